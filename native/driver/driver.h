@@ -1,0 +1,52 @@
+// A driver is an object: one opened libcuda.so.1 with its table. Two can be open at once.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "driver/table.h"
+
+namespace vramkit {
+
+// What went wrong on opening, as a sentence for the user.
+struct OpenError {
+    std::string message;
+};
+
+class Driver {
+  public:
+    using Opened = std::variant<std::shared_ptr<Driver>, OpenError>;
+
+    // NVIDIA's driver, found as the system would find it. A simulated libcuda.so.1 that happens to
+    // be loaded under that name is passed over, never used in its place.
+    static Opened open_cuda();
+    // A library at this path that speaks the ABI; used for the simulated GPU.
+    static Opened open_path(const std::string& path);
+
+    ~Driver();
+    Driver(const Driver&) = delete;
+    Driver& operator=(const Driver&) = delete;
+
+    const DriverTable& call() const { return table_; }
+    const std::string& path() const { return path_; }
+    // True where the library exports the controls of the simulated GPU.
+    bool simulated() const;
+    // A symbol outside the manifest (the simulator's controls), or null.
+    void* symbol(const char* name) const;
+
+  private:
+    Driver(void* handle, std::string path) : handle_(handle), path_(std::move(path)) {}
+    static Opened from_handle(void* handle, std::string path);
+
+    void* handle_;
+    std::string path_;
+    DriverTable table_;
+};
+
+// "CUDA_ERROR_OUT_OF_MEMORY" and what it means; "CUDA_ERROR_<code>" for one we do not know.
+std::string error_name(CUresult code);
+std::string_view error_meaning(CUresult code);
+
+}  // namespace vramkit

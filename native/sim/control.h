@@ -1,0 +1,67 @@
+// Controls of the simulated GPU: what its libcuda.so.1 exports beside the driver API.
+// All are callable from any thread. Functions that fill a buffer return the number of bytes needed
+// (without the final NUL), whatever the capacity was; texts are UTF-8 JSON.
+#ifndef VRAMKIT_SIM_CONTROL_H
+#define VRAMKIT_SIM_CONTROL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Forgets everything (contexts, memory, work, reports, counts, faults) and starts anew with
+// settings as in VRAMKIT_SIM: "key=value,key=value". Keys:
+//   profile=h200      name beside the library, or a path to a .toml
+//   clock=virtual     virtual | wall          scale=1.0    wall clock: simulated seconds a real
+//   second checker=on        on | off                data=on      off keeps sizes and times only
+//   capacity=4GiB     bytes of device memory  devices=1
+//   stacks=off        off | python | native   what a site records beside the return address
+//   reports=PATH      where reports are written as JSON at exit
+// Returns 0, or non-zero and the reason in error (capacity bytes, always NUL-terminated).
+int simReset(const char* settings, char* error, size_t capacity);
+
+// The calling thread's host clock, in nanoseconds since the reset.
+double simNow(void);
+// Lets the calling thread's host clock run on: host work between driver calls. Virtual clock only.
+void simAdvance(double nanoseconds);
+
+// The readable host address behind a device address, or null (unmapped, or data=off).
+void* simHostAlias(uint64_t address);
+// Host code reads or writes [pointer, pointer + bytes): pinned host memory, or an alias.
+void simHostAccess(const void* pointer, size_t bytes, int write);
+// A pool hands out or takes back [address, address + bytes) in the order of a stream (0: legacy).
+void simBlockAlloc(uint64_t address, size_t bytes, void* stream);
+void simBlockFree(uint64_t address, size_t bytes, void* stream);
+
+// {"profile":..., "clock":..., "checker":bool, "data":bool, "capacity":..., "devices":...}
+size_t simSettings(char* buffer, size_t capacity);
+// [{"kind","severity","address","nbytes","first":{...},"second":{...},"advice","count"}], and the
+// reset of it
+size_t simReports(char* buffer, size_t capacity);
+void simClearReports(void);
+// {"cuMemAlloc_v2": 3, ...}: calls made since the reset, by symbol, zero ones left out
+size_t simCallCounts(char* buffer, size_t capacity);
+void simResetCallCounts(void);
+// {"contexts","streams","events","device","pinned","registered","reservations","handles","mappings","modules"}
+size_t simLiveObjects(char* buffer, size_t capacity);
+
+// Spans of what ran are kept while this is on, the newest `limit` of them (0: off).
+void simTimelineStart(size_t limit);
+// [{"name","engine","device","stream","start_ns","end_ns","bytes"}] in order of start; runs the
+// simulation no further than the calling thread's clock.
+size_t simTimeline(char* buffer, size_t capacity);
+
+// From now on the nth and the following times-1 calls whose symbol matches the glob take delay_ns
+// longer and, where code is not 0, do nothing but return it. Returns 0, or 1 for a bad argument.
+int simInject(const char* glob, uint64_t nth, uint64_t times, int code, double delay_ns);
+void simClearFaults(void);
+// The device is gone: its contexts return this code to every call from now on.
+int simLoseDevice(int ordinal, int code);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

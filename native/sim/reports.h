@@ -1,0 +1,14 @@
+// Reports of the checker as text.
+#pragma once
+
+#include "sim/json.h"
+#include "sim/machine.h"
+
+namespace vramkit::sim {
+
+void write_settings(Json& json, const Settings& settings);
+void write_reports(Json& json, const Machine& machine);
+// The document that `vramkit check` reads, at the path of the settings with the process id behind.
+void write_report_file(const Machine& machine);
+
+}  // namespace vramkit::sim

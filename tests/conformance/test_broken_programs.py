@@ -1,0 +1,137 @@
+"""Programs that use what is gone or never was, each in a process of its own: it may die."""
+
+from __future__ import annotations
+
+import pytest
+
+from .support import ILLEGAL_ADDRESS
+
+
+@pytest.mark.parametrize("case", ["nobody's address", "reserved address"])
+def test_kernel_on_memory_that_is_not_there_breaks_the_context(isolated, observe, case):
+    outcome = isolated(
+        f"""
+        loaded, stream, host, other = kernels(), scope.stream(), scope.pinned(64), scope.event()
+        address = {{
+            "nobody's address": lambda: 0x0123_4560_0000,
+            "reserved address": lambda: scope.reserve(2 * MIB),
+        }}["{case}"]()
+        memory = scope.alloc(4096)
+        note("launch", name(loaded.launch("vk_fill", address, 1024, 1, stream=stream)))
+        note("synchronize", name(cu.cuStreamSynchronize(stream)))
+        note("context", name(cu.cuCtxSynchronize()))
+        note("alloc", name(cu.cuMemAlloc(256)))
+        note("free", name(cu.cuMemFree(memory)))
+        note("copy", name(cu.cuMemcpyDtoH(host, memory, 64)))
+        note("create stream", name(cu.cuStreamCreate(0)))
+        note("query event", name(cu.cuEventQuery(other)))
+        note("next launch", name(loaded.launch("vk_spin", 1, stream=stream)))
+        note("memory information", name(cu.cuMemGetInfo()))
+        note("driver version", name(cu.cuDriverGetVersion()))
+        note("current context", name(cu.cuCtxGetCurrent()))
+        note("destroy stream", name(cu.cuStreamDestroy(stream)))
+        note("release", name(cu.cuDevicePrimaryCtxRelease(0)))
+        note("retain", name(cu.cuDevicePrimaryCtxRetain(0)))
+        note("alloc in the new context", name(cu.cuMemAlloc(256)))
+        """
+    )
+    assert outcome["synchronize"] == ILLEGAL_ADDRESS
+    assert outcome["context"] == ILLEGAL_ADDRESS
+    observe(f"kernel on {case}", outcome)
+
+
+STREAM_USES = {
+    "query": "cu.cuStreamQuery(stream)",
+    "destroy": "cu.cuStreamDestroy(stream)",
+}
+
+
+@pytest.mark.parametrize("use", STREAM_USES)
+def test_destroyed_stream(isolated, observe, use):
+    outcome = isolated(
+        f"""
+        stream = ok(cu.cuStreamCreate(1))
+        ok(cu.cuStreamDestroy(stream))
+        note("{use}", name({STREAM_USES[use]}))
+        """
+    )
+    observe(f"destroyed stream: {use}", outcome)
+
+
+EVENT_USES = {
+    "record": "cu.cuEventRecord(event, 0)",
+    "destroy": "cu.cuEventDestroy(event)",
+}
+
+
+@pytest.mark.parametrize("use", EVENT_USES)
+def test_destroyed_event(isolated, observe, use):
+    outcome = isolated(
+        f"""
+        event = ok(cu.cuEventCreate(0))
+        ok(cu.cuEventDestroy(event))
+        note("{use}", name({EVENT_USES[use]}))
+        """
+    )
+    observe(f"destroyed event: {use}", outcome)
+
+
+GARBAGE_USES = {
+    "event": "cu.cuEventQuery(0xdead_beef_0000)",
+    "stream": "cu.cuStreamQuery(0xdead_beef_0000)",
+}
+
+
+@pytest.mark.parametrize("kind", GARBAGE_USES)
+def test_handle_that_never_was(isolated, observe, kind):
+    observe(f"garbage {kind}", isolated(f'note("use", name({GARBAGE_USES[kind]}))'))
+
+
+def test_destroyed_context(isolated, observe):
+    outcome = isolated(
+        """
+        context = ok(create_context())
+        memory, raw = int(ok(cu.cuMemAlloc(4096))), Raw(cu)
+        value = ctypes.c_uint64(0)
+        note("destroy", name(cu.cuCtxDestroy(context)))
+        note("current is the one before", int(ok(cu.cuCtxGetCurrent())) == int(primary))
+        note("memory type of its memory", raw.cuPointerGetAttribute(
+            ctypes.byref(value), ctypes.c_int(2), ctypes.c_uint64(memory)))
+        note("free of its memory", name(cu.cuMemFree(memory)))
+        note("set current", name(cu.cuCtxSetCurrent(context)))
+        note("destroy again", name(cu.cuCtxDestroy(context)))
+        note("destroy the primary context", name(cu.cuCtxDestroy(primary)))
+        note("alloc afterwards", name(cu.cuMemAlloc(256)))
+        note("set current what never was", name(cu.cuCtxSetCurrent(0xdead_beef_0000)))
+        """
+    )
+    observe("destroyed context", outcome)
+
+
+def test_null_and_released_handles(isolated, observe):
+    outcome = isolated(
+        """
+        handle = ok(cu.cuMemCreate(2 * MIB, scope.properties(), 0))
+        note("release", name(cu.cuMemRelease(handle)))
+        note("release again", name(cu.cuMemRelease(handle)))
+        note("release of null", name(cu.cuMemRelease(0)))
+        note("query of a null event", name(cu.cuEventQuery(0)))
+        note("record of a null event", name(cu.cuEventRecord(0, 0)))
+        note("destruction of a null event", name(cu.cuEventDestroy(0)))
+        note("destruction of a null context", name(cu.cuCtxDestroy(0)))
+        note("function of a null module", name(cu.cuModuleGetFunction(0, b"vk_spin")))
+        """
+    )
+    observe("null and released handles", outcome)
+
+
+def test_module_that_is_unloaded(isolated, observe):
+    outcome = isolated(
+        """
+        loaded = kernels()
+        loaded.unload()
+        note("get function", name(cu.cuModuleGetFunction(loaded.module, b"vk_spin")))
+        note("unload again", name(cu.cuModuleUnload(loaded.module)))
+        """
+    )
+    observe("unloaded module", outcome)

@@ -1,0 +1,126 @@
+"""What all tests share: the choice of driver, a fresh simulated GPU each, and the check for leaks.
+
+Works with any installed vramkit; nothing here looks into a build folder.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from vramkit.driver import Driver
+
+# What the driver object under test may keep while it is open; everything else is the test's.
+KEPT_BY_THE_DRIVER = {"contexts", "modules"}
+
+CALL_PASSED = pytest.StashKey[bool]()
+
+# Property tests: the same examples in every run, and no limit on the time of one example, which
+# on a shared machine says nothing. Not needed on a machine that runs only the conformance suite.
+try:
+    from hypothesis import settings
+except ModuleNotFoundError:
+    pass
+else:
+    settings.register_profile("vramkit", deadline=None, derandomize=True)
+    settings.load_profile("vramkit")
+
+
+# Options and markers
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--driver",
+        default="sim",
+        metavar="sim[:PROFILE]|cuda",
+        help="driver under test: the simulated GPU (default) or NVIDIA's",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    driver = config.getoption("driver")
+    if driver.partition(":")[0] not in ("sim", "cuda") or driver.startswith("cuda:"):
+        raise pytest.UsageError(f"--driver is {driver!r}; it may be sim, sim:PROFILE or cuda")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"driver: {config.getoption('driver')}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("driver") != "cuda":
+        return
+    skip = pytest.mark.skip(reason="needs the simulated GPU")
+    for item in items:
+        if item.get_closest_marker("sim_only"):
+            item.add_marker(skip)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if report.when == "call":
+        item.stash[CALL_PASSED] = report.passed
+    return report
+
+
+# The driver under test
+
+
+def sim_options(node: pytest.Item, spec: str) -> dict[str, Any]:
+    """Arguments of Simulator.reset: the profile of --driver, then markers, the nearest last."""
+    profile = spec.partition(":")[2]
+    options: dict[str, Any] = {"profile": profile} if profile else {}
+    for marker in reversed(list(node.iter_markers("sim"))):
+        options.update(marker.kwargs)
+    return options
+
+
+@pytest.fixture
+def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
+    """The open driver; a fresh simulated GPU, to be left empty and without reports."""
+    import vramkit
+
+    spec = request.config.getoption("driver")
+    opened = vramkit.driver.open(spec)
+    if opened.sim is not None:
+        opened.sim.reset(**sim_options(request.node, spec))
+    yield opened
+    # A failed test keeps its objects alive in the traceback, and has said what is wrong.
+    if opened.sim is None or not request.node.stash.get(CALL_PASSED, False):
+        return
+    check_nothing_is_left(opened)
+    if not request.node.get_closest_marker("expects_reports"):
+        check_nothing_is_reported(opened)
+
+
+# What a test may not leave behind
+
+
+def left_behind(driver: Driver) -> dict[str, int]:
+    assert driver.sim is not None
+    live = driver.sim.live_objects()
+    return {kind: n for kind, n in live.items() if n and kind not in KEPT_BY_THE_DRIVER}
+
+
+def check_nothing_is_left(driver: Driver) -> None:
+    if left_behind(driver):
+        # pytest.raises leaves a cycle through the test's frame, which still holds its variables.
+        gc.collect()
+    left = left_behind(driver)
+    if left:
+        listed = ", ".join(f"{n} {kind}" for kind, n in sorted(left.items()))
+        pytest.fail(f"the test left behind: {listed}", pytrace=False)
+
+
+def check_nothing_is_reported(driver: Driver) -> None:
+    assert driver.sim is not None
+    reports = driver.sim.reports()
+    if reports:
+        listed = "\n".join(f"  {report}" for report in reports)
+        pytest.fail(f"the checker has {len(reports)} report(s):\n{listed}", pytrace=False)
