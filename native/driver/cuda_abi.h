@@ -223,6 +223,7 @@ typedef enum CUmemAllocationType_enum {
 typedef enum CUmemAllocationHandleType_enum {
     CU_MEM_HANDLE_TYPE_NONE = 0,
     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
+    CU_MEM_HANDLE_TYPE_FABRIC = 8,
 } CUmemAllocationHandleType;
 
 typedef enum CUmemAccess_flags_enum {

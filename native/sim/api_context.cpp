@@ -19,7 +19,7 @@ CUresult end_context(Call& call, Context* context) {
     call.core().look_at_values();
     const CUresult result = call.wait_for_context(*context);
     if (result != CUDA_SUCCESS) return result;
-    call.machine().destroy_context(context);
+    call.machine().destroy_context(context, call.site());
     return CUDA_SUCCESS;
 }
 

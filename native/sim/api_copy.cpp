@@ -141,7 +141,7 @@ CUresult set(Call& call, std::uint64_t destination, std::uint64_t value, unsigne
     const CUresult found = call.find(handle, stream);
     if (found != CUDA_SUCCESS) return found;
     if (count == 0) return CUDA_SUCCESS;
-    if (destination == 0 || destination % width != 0 || count > Space::kReserved / width) {
+    if (destination == 0 || destination % width != 0 || count > Space::kMostAddresses / width) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     const std::uint64_t bytes = count * width;

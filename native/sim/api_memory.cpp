@@ -31,7 +31,7 @@ CUresult allocate_host(Call& call, void** pointer, size_t bytes, unsigned flags)
     if (pointer == nullptr || (flags & ~known) != 0) return CUDA_ERROR_INVALID_VALUE;
     *pointer = nullptr;
     if (bytes == 0) return CUDA_SUCCESS;
-    if (bytes > Space::kReserved) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (bytes > Space::kMostAddresses) return CUDA_ERROR_OUT_OF_MEMORY;
     *pointer = call.machine().space().allocate_host(bytes, flags, &call.context());
     return *pointer != nullptr ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

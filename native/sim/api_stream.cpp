@@ -31,12 +31,15 @@ CUresult ask(CallId id, void* site, CUstream handle, const void* out, Body body)
     });
 }
 
-// The streams that are idle when this one is: the legacy stream stands for all blocking ones.
-std::vector<Stream*> streams_behind(Call& call, Stream& stream) {
-    if (&stream != stream.context->legacy.get()) return {&stream};
-    std::vector<Stream*> all = call.machine().all_streams(stream.context);
-    std::erase_if(all, [](const Stream* each) { return !each->blocking; });
-    return all;
+// The streams that are idle when this one is: the legacy stream stands for all blocking ones. Held,
+// because another thread may destroy one while this one waits.
+std::vector<std::shared_ptr<Stream>> streams_behind(Call& call, Stream& stream) {
+    if (&stream != stream.context->legacy.get()) return {stream.shared_from_this()};
+    std::vector<std::shared_ptr<Stream>> blocking;
+    for (Stream* each : call.machine().all_streams(stream.context)) {
+        if (each->blocking) blocking.push_back(each->shared_from_this());
+    }
+    return blocking;
 }
 
 CUresult host_function(Call& call, CUstream handle, CUhostFn function, CUstreamCallback callback,
@@ -118,7 +121,7 @@ SIM_EXPORT CUresult cuStreamSynchronize(CUstream handle) {
         const CUresult found = call.find(handle, stream);
         if (found != CUDA_SUCCESS) return found;
         call.observe();
-        for (Stream* each : streams_behind(call, *stream)) {
+        for (const auto& each : streams_behind(call, *stream)) {
             const CUresult result = call.wait([&] { return each->pending == 0; });
             if (result != CUDA_SUCCESS) return result;
             if (call.machine().settings.checker) {
@@ -137,11 +140,11 @@ SIM_EXPORT CUresult cuStreamQuery(CUstream handle) {
         call.observe();
         if (stream->context->error != CUDA_SUCCESS) return stream->context->error;
         const auto streams = streams_behind(call, *stream);
-        for (const Stream* each : streams) {
+        for (const auto& each : streams) {
             if (each->pending > 0) return CUDA_ERROR_NOT_READY;
         }
         if (call.machine().settings.checker) {
-            for (const Stream* each : streams) {
+            for (const auto& each : streams) {
                 call.machine().checker.host_waited(each->actor.clock);
             }
         }

@@ -51,7 +51,7 @@ SIM_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* pointer, size_t bytes, size
                        (alignment & (alignment - 1)) != 0 || flags != 0) {
                        return CUDA_ERROR_INVALID_VALUE;
                    }
-                   if (bytes > Space::kReserved) return CUDA_ERROR_OUT_OF_MEMORY;
+                   if (bytes > Space::kMostAddresses) return CUDA_ERROR_OUT_OF_MEMORY;
                    const std::uint64_t address = space.reserve(bytes, alignment, wish);
                    if (address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
                    *pointer = address;
@@ -81,8 +81,15 @@ SIM_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t byt
             return CUDA_ERROR_INVALID_VALUE;
         }
         if (!is_device(call, properties->location)) return CUDA_ERROR_INVALID_DEVICE;
-        if (properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) {
-            return CUDA_ERROR_NOT_SUPPORTED;  // sharing between processes
+        // Memory may be made to be shared, as on a real card; the sharing itself is not simulated.
+        switch (properties->requestedHandleTypes) {
+            case CU_MEM_HANDLE_TYPE_NONE:
+            case CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR:
+                break;
+            case CU_MEM_HANDLE_TYPE_FABRIC:
+                return CUDA_ERROR_NOT_PERMITTED;
+            default:
+                return CUDA_ERROR_INVALID_VALUE;
         }
         const auto physical = space.create(properties->location.id, bytes, *properties);
         if (physical == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -15,14 +15,16 @@ namespace {
 class Look {
   public:
     Look() : lock_(simulation().lock) {
-        std::string error;
-        machine_ = ensure_machine(error) != nullptr ? simulation().machine : nullptr;
+        machine_ = ensure_machine(lock_, error_) != nullptr ? simulation().machine : nullptr;
     }
     Machine* machine() { return machine_.get(); }
+    // Why there is none.
+    const std::string& error() const { return error_; }
 
   private:
     std::unique_lock<std::mutex> lock_;
     std::shared_ptr<Machine> machine_;
+    std::string error_;
 };
 
 size_t give(const std::string& text, char* buffer, size_t capacity) {
@@ -38,7 +40,11 @@ template <class Write>
 size_t give_json(char* buffer, size_t capacity, Write write) {
     Look look;
     Json json;
-    if (look.machine() != nullptr) write(json, *look.machine());
+    if (look.machine() != nullptr) {
+        write(json, *look.machine());
+    } else {
+        json.begin_object().field("error", std::string_view(look.error())).end_object();
+    }
     return give(json.text(), buffer, capacity);
 }
 

@@ -18,7 +18,8 @@ extern "C" {
 //   second checker=on        on | off                data=on      off keeps sizes and times only
 //   capacity=4GiB     bytes of device memory  devices=1
 //   stacks=off        off | python | native   what a site records beside the return address
-//   reports=PATH      where reports are written as JSON at exit
+//   reports=PATH      where reports are written as JSON at exit and at the next reset, to
+//                     PATH.<process>.<reset>; where not given, as in VRAMKIT_SIM
 // Returns 0, or non-zero and the reason in error (capacity bytes, always NUL-terminated).
 int simReset(const char* settings, char* error, size_t capacity);
 
@@ -35,7 +36,8 @@ void simHostAccess(const void* pointer, size_t bytes, int write);
 void simBlockAlloc(uint64_t address, size_t bytes, void* stream);
 void simBlockFree(uint64_t address, size_t bytes, void* stream);
 
-// {"profile":..., "clock":..., "checker":bool, "data":bool, "capacity":..., "devices":...}
+// {"profile":..., "clock":..., "checker":bool, "data":bool, "capacity":..., "devices":..., ...}, or
+// {"error": why VRAMKIT_SIM cannot be used}
 size_t simSettings(char* buffer, size_t capacity);
 // [{"kind","severity","address","nbytes","first":{...},"second":{...},"advice","count"}], and the
 // reset of it

@@ -19,6 +19,7 @@ Core::~Core() {
     // Each unfinished operation is in one place, or waits for one that is: collect them all once.
     std::vector<Operation*> all(running_);
     all.insert(all.end(), polling_.begin(), polling_.end());
+    all.insert(all.end(), on_host_.begin(), on_host_.end());
     all.insert(all.end(), ready_.begin(), ready_.end());
     for (; !timers_.empty(); timers_.pop()) all.push_back(timers_.top().operation);
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -65,7 +66,7 @@ void Core::arrive(Operation* operation) {
 }
 
 void Core::drain() {
-    while (!ready_.empty()) {
+    while (!stopped_ && !ready_.empty()) {
         Operation* operation = ready_.front();
         ready_.pop_front();
         begin(operation);
@@ -89,6 +90,7 @@ void Core::begin(Operation* operation) {
 
 void Core::work(Operation* operation) {
     if (operation->kind == Kind::host_function) {
+        on_host_.push_back(operation);
         effects_.run_host_function(*operation);
         return;
     }
@@ -123,6 +125,7 @@ void Core::complete(Operation* operation) {
 }
 
 void Core::look_at_values() {
+    if (stopped_) return;
     for (std::size_t i = 0; i < polling_.size();) {
         Operation* operation = polling_[i];
         if (effects_.lost(*operation) || effects_.value_reached(*operation)) {
@@ -136,6 +139,8 @@ void Core::look_at_values() {
 }
 
 void Core::host_function_returned(Operation* operation) {
+    if (stopped_) return;
+    std::erase(on_host_, operation);
     complete(operation);
     drain();
 }
@@ -149,6 +154,7 @@ double Core::next() const {
 }
 
 bool Core::step(double until) {
+    if (stopped_) return false;
     const double next = this->next();
     if (next > until || next == kNever) {
         if (until != kNever) now_ = std::max(now_, until);

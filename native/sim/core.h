@@ -57,6 +57,9 @@ class Core {
     void look_at_values();
     void host_function_returned(Operation* operation);
 
+    // From now on nothing begins, ends or touches memory: the machine has been replaced.
+    void stop() { stopped_ = true; }
+
     bool kernel_running(int device) const { return kernels_running_[device] > 0; }
     std::uint64_t unfinished() const { return unfinished_; }
 
@@ -89,10 +92,12 @@ class Core {
     std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
     std::vector<Operation*> running_;  // on a lane, in order of start
     std::vector<Operation*> polling_;  // waiting for a value
+    std::vector<Operation*> on_host_;  // host functions that have not returned
     std::deque<Operation*> ready_;     // everything they wait for is done
     std::vector<int> kernels_running_;
     std::vector<Operation*> spare_;
     bool rates_stale_ = false;
+    bool stopped_ = false;
 };
 
 }  // namespace vramkit::sim

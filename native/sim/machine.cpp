@@ -82,7 +82,7 @@ Context* Machine::activate_primary(int device) {
     return state.primary.get();
 }
 
-void Machine::destroy_context(Context* context) {
+void Machine::destroy_context(Context* context, const Site& site) {
     for (const auto& stream : std::vector(context->streams)) {
         if (!stream->destroyed) destroy_stream(stream.get());
     }
@@ -97,7 +97,7 @@ void Machine::destroy_context(Context* context) {
                   [&](const auto& entry) { return entry.second->module->context == context; });
     std::erase_if(modules_, [&](const auto& entry) { return entry.second->context == context; });
     for (const std::uint64_t address : space_->device_blocks_of(context)) {
-        release_range(address, space_->allocation_at(address)->bytes, true, Site{});
+        release_range(address, space_->allocation_at(address)->bytes, true, site);
         space_->free(address);
     }
     for (const std::uint64_t address : space_->host_blocks_of(context)) {

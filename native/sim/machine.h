@@ -24,7 +24,7 @@
 
 namespace vramkit::sim {
 
-struct Stream {
+struct Stream : std::enable_shared_from_this<Stream> {
     std::uint64_t id = 0;
     Context* context = nullptr;
     bool blocking = true;  // with the legacy default stream
@@ -126,7 +126,7 @@ class Machine final : public Effects {
     Context* make_context(int device, unsigned flags);
     Context* activate_primary(int device);
     // Ends a context and all it owns. Work in flight is dropped.
-    void destroy_context(Context* context);
+    void destroy_context(Context* context, const Site& site);
     void lose_device(int device, CUresult code);
     std::shared_ptr<Stream> make_stream(Context* context, unsigned flags, int priority);
     void destroy_stream(Stream* stream);

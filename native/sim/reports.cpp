@@ -135,7 +135,7 @@ void write_reports(Json& json, const Machine& machine) {
     json.end_array();
 }
 
-void write_report_file(const Machine& machine) {
+void write_report_file(const Machine& machine, std::uint64_t generation) {
     Json json;
     json.begin_object()
         .field("pid", static_cast<int>(getpid()))
@@ -147,7 +147,9 @@ void write_report_file(const Machine& machine) {
     json.field("calls",
                std::accumulate(machine.counts.begin(), machine.counts.end(), std::uint64_t{0}))
         .end_object();
-    std::ofstream(machine.settings.reports + "." + std::to_string(getpid())) << json.text();
+    std::ofstream(machine.settings.reports + "." + std::to_string(getpid()) + "." +
+                  std::to_string(generation))
+        << json.text();
 }
 
 }  // namespace vramkit::sim

@@ -40,7 +40,8 @@ double wall_now(const Simulation& all, const Machine& machine) {
 
 void run_host_functions(Simulation& all, std::unique_lock<std::mutex>& lock) {
     const std::shared_ptr<Machine> machine = all.machine;
-    while (machine != nullptr && !machine->host_functions.empty()) {
+    // A reset forgets those that have not begun.
+    while (machine != nullptr && machine == all.machine && !machine->host_functions.empty()) {
         Operation* operation = machine->host_functions.front();
         machine->host_functions.pop_front();
         const bool lost = machine->lost(*operation);
@@ -108,13 +109,49 @@ void start_background(Simulation& all) {
     std::thread([&all] { background(all); }).detach();
 }
 
+std::shared_ptr<Machine> make_machine(std::string_view text, std::string& error) {
+    auto parsed = parse_settings(text);
+    if (const std::string* wrong = std::get_if<std::string>(&parsed)) {
+        error = *wrong;
+        return nullptr;
+    }
+    Settings& settings = std::get<Settings>(parsed);
+    // A program that resets the simulated GPU while it is being checked is still being checked:
+    // where reports go, and with which stacks, is the environment's to say.
+    const char* environment = std::getenv("VRAMKIT_SIM");
+    if (settings.reports.empty() && environment != nullptr) {
+        const auto outer = parse_settings(environment);
+        if (const Settings* given = std::get_if<Settings>(&outer); given != nullptr) {
+            settings.reports = given->reports;
+            if (!given->reports.empty()) settings.stacks = given->stacks;
+        }
+    }
+    return Machine::make(std::move(settings), error);
+}
+
+void write_reports(const Simulation& all) {
+    if (all.machine != nullptr && !all.machine->settings.reports.empty()) {
+        write_report_file(*all.machine, all.generation);
+    }
+}
+
+// Swaps the machine in; the former one comes back in its place.
+void install(Simulation& all, std::shared_ptr<Machine>& machine) {
+    write_reports(all);
+    all.machine.swap(machine);
+    if (machine != nullptr) machine->core().stop();
+    ++all.generation;
+    all.stacks = all.machine->settings.stacks;
+    all.wall_start_ns = monotonic_ns();
+    if (all.machine->settings.wall_clock) start_background(all);
+    all.changed.notify_all();
+}
+
 void write_reports_at_exit() {
     Simulation& all = simulation();
     if (all.forked) return;
     const std::lock_guard guard(all.lock);
-    if (all.machine != nullptr && !all.machine->settings.reports.empty()) {
-        write_report_file(*all.machine);
-    }
+    write_reports(all);
 }
 
 }  // namespace
@@ -122,7 +159,13 @@ void write_reports_at_exit() {
 Simulation& simulation() {
     static Simulation& all = [&]() -> Simulation& {
         Simulation& made = *std::make_unique<Simulation>().release();
-        pthread_atfork(nullptr, nullptr, [] { simulation().forked = true; });
+        // Forks wait for the lock: a child must not inherit it shut by a thread that it has not
+        // got.
+        pthread_atfork([] { simulation().lock.lock(); }, [] { simulation().lock.unlock(); },
+                       [] {
+                           simulation().forked = true;
+                           simulation().lock.unlock();
+                       });
         std::atexit(write_reports_at_exit);
         return made;
     }();
@@ -137,32 +180,24 @@ ThreadState& thread_state() {
 }
 
 std::string reset(std::string_view text) {
-    auto parsed = parse_settings(text);
-    if (const std::string* error = std::get_if<std::string>(&parsed)) return *error;
     std::string error;
-    auto machine = Machine::make(std::move(std::get<Settings>(parsed)), error);
+    auto machine = make_machine(text, error);
     if (machine == nullptr) return error;
-    Simulation& all = simulation();
-    std::shared_ptr<Machine> former;
-    {
-        const std::lock_guard guard(all.lock);
-        former = std::exchange(all.machine, std::move(machine));
-        ++all.generation;
-        all.stacks = all.machine->settings.stacks;
-        all.wall_start_ns = monotonic_ns();
-        if (all.machine->settings.wall_clock) start_background(all);
-        all.changed.notify_all();
-    }
+    const std::lock_guard guard(simulation().lock);
+    // Destroyed after the lock is let go of: calls that wait on the former machine hold on to it.
+    install(simulation(), machine);
     return "";
 }
 
-Machine* ensure_machine(std::string& error) {
+Machine* ensure_machine(std::unique_lock<std::mutex>& lock, std::string& error) {
     Simulation& all = simulation();
     if (all.machine == nullptr) {
         const char* text = std::getenv("VRAMKIT_SIM");
-        all.lock.unlock();
-        error = reset(text != nullptr ? text : "");
-        all.lock.lock();
+        lock.unlock();
+        auto machine = make_machine(text != nullptr ? text : "", error);
+        lock.lock();
+        // Another thread may have been faster.
+        if (machine != nullptr && all.machine == nullptr) install(all, machine);
     }
     return all.machine.get();
 }
@@ -184,7 +219,7 @@ Call::Call(CallId id, void* return_address, Needs needs) : thread_(thread_state(
 
     lock_ = std::unique_lock(all.lock);
     std::string error;
-    if (ensure_machine(error) == nullptr) {
+    if (ensure_machine(lock_, error) == nullptr) {
         std::fprintf(stderr, "vramkit: the simulated GPU cannot start: VRAMKIT_SIM: %s\n",
                      error.c_str());
         refused_ = CUDA_ERROR_INVALID_VALUE;
@@ -252,8 +287,16 @@ Call::~Call() {
 }
 
 void Call::charge(std::uint64_t bytes) {
-    const bool busy = context_ != nullptr && core().kernel_running(context_->device);
-    host_ += machine_->profile().call_ns(machine_->cost_index[number(id_)], bytes, busy);
+    const Profile& profile = machine_->profile();
+    const int index = machine_->cost_index[number(id_)];
+    bool busy = false;
+    if (context_ != nullptr && index >= 0 && profile.calls_busy[index].given()) {
+        // Where it matters, the card is looked at as of now; a host function is not waited for.
+        while (machine_->host_functions_out == 0 && core().step(host_)) {
+        }
+        busy = core().kernel_running(context_->device);
+    }
+    host_ += profile.call_ns(index, bytes, busy);
 }
 
 CUresult Call::find(CUstream handle, std::shared_ptr<Stream>& stream) {
@@ -303,6 +346,8 @@ void Call::observe() {
 
 CUresult Call::wait_a_little(Waiting& waiting) {
     Simulation& all = simulation();
+    // Reset by another thread: the old machine has stopped.
+    if (all.machine != machine_) return CUDA_ERROR_DEINITIALIZED;
     if (machine_->settings.wall_clock) {
         if (!core().step(wall_now(all, *machine_))) {
             const double rest =
@@ -344,6 +389,8 @@ CUresult Call::wait_for(const std::shared_ptr<Stream>& stream) {
 
 CUresult Call::wait_for_context(Context& context) {
     return wait([&] {
+        // Another thread may have destroyed it while this one waits.
+        if (machine_->find(reinterpret_cast<CUcontext>(&context)) == nullptr) return true;
         const auto all = machine_->all_streams(&context);
         return std::all_of(all.begin(), all.end(), [](Stream* each) { return each->pending == 0; });
     });

@@ -55,8 +55,9 @@ Simulation& simulation();
 // The wall clock of the simulation, in its nanoseconds; the lock is held.
 double wall_clock_now();
 
-// Makes the machine from VRAMKIT_SIM where there is none yet. Null and a reason on bad settings.
-Machine* ensure_machine(std::string& error);
+// Makes the machine from VRAMKIT_SIM where there is none yet; the lock is held, and let go of for a
+// moment. Null and a reason on bad settings.
+Machine* ensure_machine(std::unique_lock<std::mutex>& lock, std::string& error);
 // Replaces the machine. Empty, or what is wrong with the settings.
 std::string reset(std::string_view settings);
 

@@ -14,7 +14,8 @@ namespace vramkit::sim {
 namespace {
 
 constexpr std::uint64_t kSmall = std::uint64_t{1} << 20;  // blocks up to this share a slab
-constexpr std::uint64_t kBlockAlignment = 512;            // as the driver aligns cuMemAlloc
+constexpr std::uint64_t kFewestAddresses = std::uint64_t{64} << 30;
+constexpr std::uint64_t kBlockAlignment = 512;  // as the driver aligns cuMemAlloc
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
 
@@ -68,21 +69,26 @@ void give(std::map<std::uint64_t, std::uint64_t>& holes, std::uint64_t begin, st
 std::unique_ptr<Space> Space::make(bool data, int devices, std::uint64_t capacity,
                                    std::uint64_t granularity, std::string& error) {
     std::unique_ptr<Space> space(new Space());
-    void* addresses = reserve_nothing(kReserved);
-    if (addresses == MAP_FAILED) {
+    for (std::uint64_t bytes = kMostAddresses; bytes >= kFewestAddresses; bytes /= 2) {
+        void* addresses = reserve_nothing(bytes);
+        void* aliases = data ? reserve_nothing(bytes) : nullptr;
+        if (addresses != MAP_FAILED && aliases != MAP_FAILED) {
+            space->base_ = reinterpret_cast<std::uint64_t>(addresses);
+            space->alias_base_ = reinterpret_cast<std::uint64_t>(aliases);
+            space->address_bytes_ = bytes;
+            break;
+        }
+        if (addresses != MAP_FAILED) munmap(addresses, bytes);
+        if (data && aliases != MAP_FAILED) munmap(aliases, bytes);
+    }
+    if (space->address_bytes_ == 0) {
         error = std::string("cannot reserve device addresses: ") + std::strerror(errno);
         return nullptr;
     }
-    space->base_ = reinterpret_cast<std::uint64_t>(addresses);
-    if (data) {
-        void* aliases = reserve_nothing(kReserved);
-        space->file_ = memfd_create("vramkit-sim", MFD_CLOEXEC);
-        if (aliases == MAP_FAILED || space->file_ < 0) {
-            error =
-                std::string("cannot make memory for the simulated card: ") + std::strerror(errno);
-            return nullptr;
-        }
-        space->alias_base_ = reinterpret_cast<std::uint64_t>(aliases);
+    if (data) space->file_ = memfd_create("vramkit-sim", MFD_CLOEXEC);
+    if (data && space->file_ < 0) {
+        error = std::string("cannot make memory for the simulated card: ") + std::strerror(errno);
+        return nullptr;
     }
     space->data_ = data;
     space->capacity_ = capacity;
@@ -90,7 +96,7 @@ std::unique_ptr<Space> Space::make(bool data, int devices, std::uint64_t capacit
     space->used_.assign(devices, 0);
     // The first page of addresses stays unused, and all begin at a multiple of the granularity.
     space->free_addresses_.emplace(round_up(space->base_ + 1, granularity),
-                                   space->base_ + kReserved);
+                                   space->base_ + space->address_bytes_);
     return space;
 }
 
@@ -98,8 +104,8 @@ Space::~Space() {
     for (const auto& [address, block] : host_) {
         if (!block.registered) munmap(reinterpret_cast<void*>(address), block.bytes);
     }
-    if (base_ != 0) munmap(reinterpret_cast<void*>(base_), kReserved);
-    if (alias_base_ != 0) munmap(reinterpret_cast<void*>(alias_base_), kReserved);
+    if (base_ != 0) munmap(reinterpret_cast<void*>(base_), address_bytes_);
+    if (alias_base_ != 0) munmap(reinterpret_cast<void*>(alias_base_), address_bytes_);
     if (file_ >= 0) close(file_);
 }
 
@@ -377,7 +383,7 @@ std::byte* Space::alias(std::uint64_t address) const {
 
 std::optional<std::uint64_t> Space::address_of_alias(const void* pointer) const {
     const auto address = reinterpret_cast<std::uint64_t>(pointer);
-    if (!data_ || address - alias_base_ >= kReserved) return std::nullopt;
+    if (!data_ || address - alias_base_ >= address_bytes_) return std::nullopt;
     return base_ + (address - alias_base_);
 }
 

@@ -70,7 +70,8 @@ struct Piece {
 
 class Space {
   public:
-    static constexpr std::uint64_t kReserved = std::uint64_t{4} << 40;
+    // Asked of the system for device addresses; half of that, and so on, where it has fewer.
+    static constexpr std::uint64_t kMostAddresses = std::uint64_t{4} << 40;
     static constexpr std::uint64_t physical_tag = std::uint64_t{1} << 63;
 
     // Null and the system's reason where the addresses cannot be had.
@@ -81,7 +82,7 @@ class Space {
     std::uint64_t capacity() const { return capacity_; }
     std::uint64_t granularity() const { return granularity_; }
     std::uint64_t free_bytes(int device) const { return capacity_ - used_[device]; }
-    bool is_device_address(std::uint64_t address) const { return address - base_ < kReserved; }
+    bool is_device_address(std::uint64_t address) const { return address - base_ < address_bytes_; }
 
     // cuMemAlloc and cuMemFree. 0: out of memory. Both say how much memory was made or went away:
     // a whole page where a small block was the first or the last in it.
@@ -141,6 +142,7 @@ class Space {
 
     bool data_ = true;
     int file_ = -1;
+    std::uint64_t address_bytes_ = 0;
     std::uint64_t base_ = 0;        // of the device addresses
     std::uint64_t alias_base_ = 0;  // of their aliases
     std::uint64_t capacity_ = 0;

@@ -1,0 +1,155 @@
+// The scenarios that run alike on a real card and on the simulated one: what each is called, what
+// it measures, and how.
+#pragma once
+
+#include <cstddef>
+
+#include "fidelity_calls.h"
+#include "fidelity_copies.h"
+#include "fidelity_kernels.h"
+#include "fidelity_memory.h"
+#include "fidelity_order.h"
+
+namespace bench {
+
+// `measure` prepares what it needs, hands the measured part to Samples::repeat, and gives
+// everything back; times are microseconds. Where `quantity` says nothing else it is GPU time
+// between two events; "host time" is the host's clock around the calls, synchronisation included.
+struct Scenario {
+    const char* name;
+    const char* family;    // copy | kernel | order | memory | call: sets the goal, groups the table
+    const char* quantity;  // what the figure is, for a reader
+    std::size_t bytes;     // moved or asked for; 0 where that says nothing
+    void (*measure)(Gpu& gpu, Samples& samples);
+};
+
+// In the order they run.
+inline constexpr Scenario kScenarios[] = {
+    {"copy_h2d_256MiB", "copy", "pinned host to device", 256 * MiB,
+     copies::pinned<copies::to_device, 256 * MiB>},
+    {"copy_d2h_256MiB", "copy", "device to pinned host", 256 * MiB,
+     copies::pinned<copies::to_host, 256 * MiB>},
+    {"copy_h2d_chunks_64KiB", "copy", "256 MiB in chunks of 64 KiB", 256 * MiB,
+     copies::pinned<copies::to_device, 64 * KiB>},
+    {"copy_h2d_chunks_1MiB", "copy", "256 MiB in chunks of 1 MiB", 256 * MiB,
+     copies::pinned<copies::to_device, MiB>},
+    {"copy_h2d_chunks_16MiB", "copy", "256 MiB in chunks of 16 MiB", 256 * MiB,
+     copies::pinned<copies::to_device, 16 * MiB>},
+    {"copy_d2h_chunks_64KiB", "copy", "256 MiB in chunks of 64 KiB", 256 * MiB,
+     copies::pinned<copies::to_host, 64 * KiB>},
+    {"copy_d2h_chunks_1MiB", "copy", "256 MiB in chunks of 1 MiB", 256 * MiB,
+     copies::pinned<copies::to_host, MiB>},
+    {"copy_d2h_chunks_16MiB", "copy", "256 MiB in chunks of 16 MiB", 256 * MiB,
+     copies::pinned<copies::to_host, 16 * MiB>},
+    {"copy_duplex_256MiB", "copy", "256 MiB each way at once, until both are done", 512 * MiB,
+     copies::duplex},
+    {"copy_h2d_two_streams", "copy", "two of 128 MiB at once, until both are done", 256 * MiB,
+     copies::two_streams},
+    {"copy_pageable_h2d_64MiB", "copy", "pageable host to device, host time", 64 * MiB,
+     copies::pageable<copies::to_device>},
+    {"copy_pageable_d2h_64MiB", "copy", "device to pageable host, host time", 64 * MiB,
+     copies::pageable<copies::to_host>},
+    {"copy_d2d_256MiB", "copy", "on the device", 256 * MiB, copies::on_device},
+    {"memset_256MiB", "copy", "set to one byte value", 256 * MiB, copies::set},
+    {"kernel_spin_1ms", "kernel", "one block that spins for 1 ms", 0, kernels::spin},
+    {"kernel_beside_copy", "kernel", "2 ms spin and a 64 MiB copy, until both are done", 0,
+     kernels::beside_copy},
+    {"kernels_four_small", "kernel", "four of 500 us, 16 blocks of 128, on four streams", 0,
+     kernels::four_small},
+    {"kernels_two_whole_card", "kernel", "two of 500 us that each fill the card", 0,
+     kernels::two_whole_card},
+    {"kernel_sweep_256MiB", "kernel", "reads and writes 256 MiB", 512 * MiB, kernels::sweep},
+    {"kernel_fill_256MiB", "kernel", "writes 256 MiB", 256 * MiB, kernels::fill},
+    {"kernel_add_3x64MiB", "kernel", "reads 128 MiB and writes 64 MiB", 192 * MiB, kernels::add},
+    {"kernel_high_priority", "kernel",
+     "50 us kernel launched beside a low-priority one of 20 waves", 0, kernels::priority},
+    {"order_event_chain_100", "order",
+     "100 kernels of 2 us, each on the other stream, as the host enqueues", 0, order::chain<false>},
+    {"order_kernels_100", "order", "100 kernels of 2 us on one stream, as the host enqueues", 0,
+     order::kernels<false>},
+    {"order_event_chain_100_queued", "order",
+     "100 kernels of 2 us, each on the other stream, queued ahead", 0, order::chain<true>},
+    {"order_kernels_100_queued", "order", "100 kernels of 2 us on one stream, queued ahead", 0,
+     order::kernels<true>},
+    {"order_host_function", "order", "from the event before a host function to the one after", 0,
+     order::host_function},
+    {"order_free_beside_kernel", "order", "cuMemFree of 64 MiB beside a kernel of 20 ms, host time",
+     64 * MiB, order::free_beside_kernel},
+    {"swap_out_1GiB", "memory", "copy out, unmap and release in chunks of 64 MiB, host time", GiB,
+     memory::swap_out},
+    {"swap_in_1GiB", "memory", "create, map, set access and copy in by 64 MiB, host time", GiB,
+     memory::swap_in},
+    {"pin_host_alloc_256MiB", "memory", "cuMemHostAlloc, host time", 256 * MiB,
+     memory::pin_by_driver},
+    {"pin_register_256MiB", "memory", "cuMemHostRegister of touched 4 KiB pages, host time",
+     256 * MiB, memory::pin_by_register},
+    {"alloc_64KiB", "call", "cuMemAlloc, host time", 64 * KiB,
+     memory::allocate<64 * KiB, memory::Half::allocate>},
+    {"free_64KiB", "call", "cuMemFree, host time", 64 * KiB,
+     memory::allocate<64 * KiB, memory::Half::free>},
+    {"alloc_1MiB", "call", "cuMemAlloc, host time", MiB,
+     memory::allocate<MiB, memory::Half::allocate>},
+    {"free_1MiB", "call", "cuMemFree, host time", MiB, memory::allocate<MiB, memory::Half::free>},
+    {"alloc_64MiB", "call", "cuMemAlloc, host time", 64 * MiB,
+     memory::allocate<64 * MiB, memory::Half::allocate>},
+    {"free_64MiB", "call", "cuMemFree, host time", 64 * MiB,
+     memory::allocate<64 * MiB, memory::Half::free>},
+    {"alloc_1GiB", "call", "cuMemAlloc, host time", GiB,
+     memory::allocate<GiB, memory::Half::allocate>},
+    {"free_1GiB", "call", "cuMemFree, host time", GiB, memory::allocate<GiB, memory::Half::free>},
+    {"vmm_create_2MiB", "call", "cuMemCreate, host time", 2 * MiB,
+     memory::virtual_step<2 * MiB, memory::Step::create>},
+    {"vmm_map_2MiB", "call", "cuMemMap, host time", 2 * MiB,
+     memory::virtual_step<2 * MiB, memory::Step::map>},
+    {"vmm_set_access_2MiB", "call", "cuMemSetAccess, host time", 2 * MiB,
+     memory::virtual_step<2 * MiB, memory::Step::set_access>},
+    {"vmm_unmap_2MiB", "call", "cuMemUnmap, host time", 2 * MiB,
+     memory::virtual_step<2 * MiB, memory::Step::unmap>},
+    {"vmm_release_2MiB", "call", "cuMemRelease, host time", 2 * MiB,
+     memory::virtual_step<2 * MiB, memory::Step::release>},
+    {"vmm_create_32MiB", "call", "cuMemCreate, host time", 32 * MiB,
+     memory::virtual_step<32 * MiB, memory::Step::create>},
+    {"vmm_map_32MiB", "call", "cuMemMap, host time", 32 * MiB,
+     memory::virtual_step<32 * MiB, memory::Step::map>},
+    {"vmm_set_access_32MiB", "call", "cuMemSetAccess, host time", 32 * MiB,
+     memory::virtual_step<32 * MiB, memory::Step::set_access>},
+    {"vmm_unmap_32MiB", "call", "cuMemUnmap, host time", 32 * MiB,
+     memory::virtual_step<32 * MiB, memory::Step::unmap>},
+    {"vmm_release_32MiB", "call", "cuMemRelease, host time", 32 * MiB,
+     memory::virtual_step<32 * MiB, memory::Step::release>},
+    {"vmm_create_256MiB", "call", "cuMemCreate, host time", 256 * MiB,
+     memory::virtual_step<256 * MiB, memory::Step::create>},
+    {"vmm_map_256MiB", "call", "cuMemMap, host time", 256 * MiB,
+     memory::virtual_step<256 * MiB, memory::Step::map>},
+    {"vmm_set_access_256MiB", "call", "cuMemSetAccess, host time", 256 * MiB,
+     memory::virtual_step<256 * MiB, memory::Step::set_access>},
+    {"vmm_unmap_256MiB", "call", "cuMemUnmap, host time", 256 * MiB,
+     memory::virtual_step<256 * MiB, memory::Step::unmap>},
+    {"vmm_release_256MiB", "call", "cuMemRelease, host time", 256 * MiB,
+     memory::virtual_step<256 * MiB, memory::Step::release>},
+    {"vmm_create_1GiB", "call", "cuMemCreate, host time", GiB,
+     memory::virtual_step<GiB, memory::Step::create>},
+    {"vmm_map_1GiB", "call", "cuMemMap, host time", GiB,
+     memory::virtual_step<GiB, memory::Step::map>},
+    {"vmm_set_access_1GiB", "call", "cuMemSetAccess, host time", GiB,
+     memory::virtual_step<GiB, memory::Step::set_access>},
+    {"vmm_unmap_1GiB", "call", "cuMemUnmap, host time", GiB,
+     memory::virtual_step<GiB, memory::Step::unmap>},
+    {"vmm_release_1GiB", "call", "cuMemRelease, host time", GiB,
+     memory::virtual_step<GiB, memory::Step::release>},
+    {"call_event_record", "call", "cuEventRecord, host time", 0, calls::event_record},
+    {"call_event_query_done", "call", "cuEventQuery of a passed event, host time", 0,
+     calls::event_query<false>},
+    {"call_event_query_pending", "call", "cuEventQuery of a pending event, host time", 0,
+     calls::event_query<true>},
+    {"call_stream_wait_event", "call", "cuStreamWaitEvent of a pending event, host time", 0,
+     calls::stream_wait},
+    {"call_launch_kernel", "call", "cuLaunchKernel, host time", 0, calls::launch},
+    {"call_copy_h2d_4KiB", "call", "cuMemcpyHtoDAsync of 4 KiB, pinned, host time", 4 * KiB,
+     calls::copy},
+    {"call_memset_4KiB", "call", "cuMemsetD8Async of 4 KiB, host time", 4 * KiB, calls::set},
+    {"call_stream_synchronize", "call", "cuStreamSynchronize of an idle stream, host time", 0,
+     calls::synchronize},
+};
+
+}  // namespace bench

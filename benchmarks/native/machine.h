@@ -1,0 +1,63 @@
+// What a result says about the machine it was made on, and the arguments both programs read alike.
+#pragma once
+
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "gpu.h"
+#include "json.h"
+
+namespace bench {
+
+// The text behind the first "key ... : " of a file such as /proc/cpuinfo; empty where there is
+// none.
+inline std::string line_after(const char* path, std::string_view key) {
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+        if (!line.starts_with(key)) continue;
+        const auto colon = line.find(':');
+        const auto start = line.find_first_not_of(' ', colon == std::string::npos ? 0 : colon + 1);
+        return start == std::string::npos ? "" : line.substr(start);
+    }
+    return "";
+}
+
+// Members "machine" and "date". What Python knows better is added by the drivers of the benchmarks.
+inline void write_machine(Json& json) {
+    utsname system{};
+    uname(&system);
+    const std::time_t seconds = std::time(nullptr);
+    char date[32];
+    std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&seconds));
+    json.key("machine").open('{');
+    json.member("cpu", line_after("/proc/cpuinfo", "model name"));
+    json.member("cores", static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+    json.member("kernel", std::string(system.sysname) + " " + system.release);
+    json.member("nvidia_driver", line_after("/proc/driver/nvidia/version", "NVRM version"));
+#ifdef __clang__
+    json.member("compiler", __VERSION__);
+#else
+    json.member("compiler", "g++ " __VERSION__);
+#endif
+    json.close('}').member("date", date);
+}
+
+// The whole number that an option was given. Throws Failure.
+inline int whole_number(const char* option, const char* text, int least, int most) {
+    char* end = nullptr;
+    const long value = std::strtol(text, &end, 10);
+    if (*text == '\0' || *end != '\0' || value < least || value > most) {
+        throw Failure(std::string("--") + option + " takes a whole number from " +
+                      std::to_string(least) + " to " + std::to_string(most) + ", not '" + text +
+                      "'");
+    }
+    return static_cast<int>(value);
+}
+
+}  // namespace bench

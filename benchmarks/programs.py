@@ -1,0 +1,52 @@
+"""Where the built benchmark programs and the simulated GPU are, and how to run one of them."""
+
+import subprocess
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "editable"
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def add_arguments(parser: ArgumentParser, program: str, result: str) -> None:
+    """The options that every driver of a native benchmark has."""
+    parser.add_argument(
+        "--binary",
+        type=Path,
+        default=BUILD / "benchmarks" / "native" / program,
+        help="the built program (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--sim-library",
+        type=Path,
+        default=BUILD / "lib" / "sim" / "libcuda.so.1",
+        help="the simulated GPU (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--kernels",
+        type=Path,
+        default=ROOT / "src" / "vramkit" / "driver" / "kernels.ptx",
+        help="PTX text of the built-in kernels (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=RESULTS / result,
+        help="result file (default: %(default)s)",
+    )
+
+
+def require_files(*paths: Path) -> None:
+    """Ends the program with a sentence where a file is missing."""
+    for path in paths:
+        if not path.is_file():
+            sys.exit(f"there is no file {path}; `make benchmarks` builds the programs")
+
+
+def run(arguments: list[str], accepted: tuple[int, ...] = (0,)) -> None:
+    """Runs a benchmark program, its table on standard error; ends ours where it fails."""
+    status = subprocess.run(arguments, stdout=sys.stderr, check=False).returncode
+    if status not in accepted:
+        sys.exit(f"{arguments[0]} ended with status {status}")

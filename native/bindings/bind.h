@@ -1,0 +1,19 @@
+// The parts of the module _core, one function for each file bind_*.cpp.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace vramkit {
+
+void bind_driver(nanobind::module_& module);
+void bind_simulator(nanobind::module_& module);
+void bind_device(nanobind::module_& module);
+void bind_buffers(nanobind::module_& module);
+void bind_event(nanobind::module_& module);
+void bind_stream(nanobind::module_& module);
+void bind_memory(nanobind::module_& module);
+void bind_virtual_memory(nanobind::module_& module);
+void bind_copies(nanobind::module_& module);
+void bind_launch(nanobind::module_& module);
+
+}  // namespace vramkit

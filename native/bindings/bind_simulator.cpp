@@ -1,0 +1,187 @@
+// Binds the controls of the simulated GPU that control.h declares.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <cstring>
+
+#include "bindings/bind.h"
+#include "bindings/gil.h"
+#include "bindings/session.h"
+#include "bindings/stream.h"
+#include "sim/control.h"
+
+namespace nb = nanobind;
+
+namespace vramkit {
+namespace {
+
+// The exports by their names in control.h, looked up in one opened library.
+class Controls {
+  public:
+    explicit Controls(std::shared_ptr<Session> session) : session_(std::move(session)) {
+        find(reset_, "simReset");
+        find(now_, "simNow");
+        find(advance_, "simAdvance");
+        find(host_alias_, "simHostAlias");
+        find(host_access_, "simHostAccess");
+        find(block_alloc_, "simBlockAlloc");
+        find(block_free_, "simBlockFree");
+        find(settings_, "simSettings");
+        find(reports_, "simReports");
+        find(clear_reports_, "simClearReports");
+        find(call_counts_, "simCallCounts");
+        find(reset_call_counts_, "simResetCallCounts");
+        find(live_objects_, "simLiveObjects");
+        find(timeline_start_, "simTimelineStart");
+        find(timeline_, "simTimeline");
+        find(inject_, "simInject");
+        find(clear_faults_, "simClearFaults");
+        find(lose_device_, "simLoseDevice");
+    }
+
+    void reset(const std::string& settings) {
+        std::array<char, 1024> reason{};
+        int failed;
+        {
+            const GilReleased released;
+            failed = reset_(settings.c_str(), reason.data(), reason.size());
+            if (failed == 0) session_->begin_next_epoch();
+        }
+        if (failed != 0) throw nb::value_error(reason.data());
+    }
+
+    double now() const {
+        const GilReleased released;
+        return now_();
+    }
+    void advance(double nanoseconds) const {
+        const GilReleased released;
+        advance_(nanoseconds);
+    }
+    uint64_t host_alias(uint64_t address) const {
+        const GilReleased released;
+        return reinterpret_cast<uintptr_t>(host_alias_(address));
+    }
+    void host_access(uint64_t address, size_t bytes, bool write) const {
+        const GilReleased released;
+        host_access_(reinterpret_cast<const void*>(address), bytes, write ? 1 : 0);
+    }
+    void block_alloc(uint64_t address, size_t bytes, nb::handle stream) const {
+        CUstream handle = stream_handle(stream);
+        const GilReleased released;
+        block_alloc_(address, bytes, handle);
+    }
+    void block_free(uint64_t address, size_t bytes, nb::handle stream) const {
+        CUstream handle = stream_handle(stream);
+        const GilReleased released;
+        block_free_(address, bytes, handle);
+    }
+    nb::bytes settings() const { return text(settings_); }
+    nb::bytes reports() const { return text(reports_); }
+    nb::bytes call_counts() const { return text(call_counts_); }
+    nb::bytes live_objects() const { return text(live_objects_); }
+    nb::bytes timeline() const { return text(timeline_); }
+    void clear_reports() const {
+        const GilReleased released;
+        clear_reports_();
+    }
+    void reset_call_counts() const {
+        const GilReleased released;
+        reset_call_counts_();
+    }
+    void timeline_start(size_t limit) const {
+        const GilReleased released;
+        timeline_start_(limit);
+    }
+    bool inject(const std::string& glob, uint64_t nth, uint64_t times, int code,
+                double delay_ns) const {
+        const GilReleased released;
+        return inject_(glob.c_str(), nth, times, code, delay_ns) == 0;
+    }
+    void clear_faults() const {
+        const GilReleased released;
+        clear_faults_();
+    }
+    bool lose_device(int ordinal, int code) const {
+        const GilReleased released;
+        return lose_device_(ordinal, code) == 0;
+    }
+
+  private:
+    template <typename Function>
+    void find(Function& function, const char* name) {
+        function = reinterpret_cast<Function>(session_->driver().symbol(name));
+        if (function == nullptr) {
+            const std::string message = session_->driver().path() + " has no " + name;
+            throw nb::value_error(message.c_str());
+        }
+    }
+
+    // The text may grow between the question for its length and the answer, so ask until it fits.
+    static nb::bytes text(decltype(&simReports) function) {
+        std::string buffer(4096, '\0');
+        {
+            const GilReleased released;
+            size_t needed = function(buffer.data(), buffer.size());
+            while (needed >= buffer.size()) {
+                buffer.resize(needed + needed / 4 + 1);
+                needed = function(buffer.data(), buffer.size());
+            }
+            buffer.resize(needed);
+        }
+        return nb::bytes(buffer.data(), buffer.size());
+    }
+
+    std::shared_ptr<Session> session_;
+    decltype(&simReset) reset_;
+    decltype(&simNow) now_;
+    decltype(&simAdvance) advance_;
+    decltype(&simHostAlias) host_alias_;
+    decltype(&simHostAccess) host_access_;
+    decltype(&simBlockAlloc) block_alloc_;
+    decltype(&simBlockFree) block_free_;
+    decltype(&simSettings) settings_;
+    decltype(&simReports) reports_;
+    decltype(&simClearReports) clear_reports_;
+    decltype(&simCallCounts) call_counts_;
+    decltype(&simResetCallCounts) reset_call_counts_;
+    decltype(&simLiveObjects) live_objects_;
+    decltype(&simTimelineStart) timeline_start_;
+    decltype(&simTimeline) timeline_;
+    decltype(&simInject) inject_;
+    decltype(&simClearFaults) clear_faults_;
+    decltype(&simLoseDevice) lose_device_;
+};
+
+}  // namespace
+
+void bind_simulator(nb::module_& module) {
+    nb::class_<Controls>(module, "Controls", "The controls of a simulated GPU; texts are JSON.")
+        .def(nb::init<std::shared_ptr<Session>>(), nb::arg("session"))
+        .def("reset", &Controls::reset, nb::arg("settings"))
+        .def("now", &Controls::now, "Nanoseconds on the calling thread's host clock.")
+        .def("advance", &Controls::advance, nb::arg("nanoseconds"))
+        .def("host_alias", &Controls::host_alias, nb::arg("address"), "0 where there is none.")
+        .def("host_access", &Controls::host_access, nb::arg("address"), nb::arg("nbytes"),
+             nb::arg("write"))
+        .def("block_alloc", &Controls::block_alloc, nb::arg("address"), nb::arg("nbytes"),
+             nb::arg("stream"))
+        .def("block_free", &Controls::block_free, nb::arg("address"), nb::arg("nbytes"),
+             nb::arg("stream"))
+        .def("settings", &Controls::settings)
+        .def("reports", &Controls::reports)
+        .def("clear_reports", &Controls::clear_reports)
+        .def("call_counts", &Controls::call_counts)
+        .def("reset_call_counts", &Controls::reset_call_counts)
+        .def("live_objects", &Controls::live_objects)
+        .def("timeline_start", &Controls::timeline_start, nb::arg("limit"))
+        .def("timeline", &Controls::timeline)
+        .def("inject", &Controls::inject, nb::arg("glob"), nb::arg("nth"), nb::arg("times"),
+             nb::arg("code"), nb::arg("delay_ns"))
+        .def("clear_faults", &Controls::clear_faults)
+        .def("lose_device", &Controls::lose_device, nb::arg("ordinal"), nb::arg("code"));
+}
+
+}  // namespace vramkit

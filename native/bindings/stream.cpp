@@ -1,0 +1,65 @@
+// Life of a stream, and the handle behind a foreign one.
+#include "bindings/stream.h"
+
+#include <string>
+#include <utility>
+
+#include "bindings/errors.h"
+#include "bindings/invoke.h"
+
+namespace nb = nanobind;
+
+namespace vramkit {
+
+Stream::Stream(std::shared_ptr<Device> device, CUstream handle, uint64_t id, Ownership ownership)
+    : device_(std::move(device)),
+      handle_(handle),
+      id_(id),
+      epoch_(device_->session().epoch()),
+      ownership_(ownership) {}
+
+Stream::~Stream() {
+    if (usable() && ownership_ == Ownership::owned) {
+        call_released(*device_, device_->call().cuStreamDestroy_v2, "cuStreamDestroy_v2", handle_);
+    }
+}
+
+void Stream::require_usable() const {
+    if (!open_) raise_closed("this Stream is closed");
+    if (!usable()) {
+        raise_closed("this Stream is gone: the simulated GPU was reset after it was made");
+    }
+}
+
+void Stream::close() {
+    const bool destroy = usable() && ownership_ == Ownership::owned;
+    open_ = false;
+    if (destroy) VRAMKIT_INVOKE(*device_, cuStreamDestroy_v2, handle_);
+}
+
+CUstream stream_handle(nb::handle object) {
+    if (nb::isinstance<Stream>(object)) {
+        const auto& stream = nb::cast<const Stream&>(object);
+        stream.require_usable();
+        return stream.handle();
+    }
+    if (!nb::hasattr(object, "__cuda_stream__")) {
+        std::string message =
+            "a stream is a vramkit Stream or an object with __cuda_stream__, not ";
+        message += nb::type_name(object.type()).c_str();
+        if (nb::isinstance<nb::int_>(object)) {
+            message += "; Stream.from_handle(device, handle) takes a raw handle";
+        }
+        throw nb::type_error(message.c_str());
+    }
+    const nb::object answer = object.attr("__cuda_stream__")();
+    if (!nb::isinstance<nb::tuple>(answer) || nb::len(answer) != 2) {
+        throw nb::type_error("__cuda_stream__() must return (version, handle)");
+    }
+    if (!nb::isinstance<nb::int_>(answer[0]) || nb::cast<int64_t>(answer[0]) != 0) {
+        throw nb::value_error("only version 0 of the __cuda_stream__ protocol is known");
+    }
+    return reinterpret_cast<CUstream>(nb::cast<uintptr_t>(answer[1]));
+}
+
+}  // namespace vramkit

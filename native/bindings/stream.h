@@ -1,0 +1,51 @@
+// A CUDA stream as a Python object: its handle, its id, and the device it lives on.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "bindings/device.h"
+
+namespace vramkit {
+
+// Made and destroyed with the GIL held. The two accessors are all that a hot path needs; handles
+// are reused by the driver after a stream is destroyed, ids never.
+class Stream {
+  public:
+    enum class Ownership { owned, borrowed };
+
+    Stream(std::shared_ptr<Device> device, CUstream handle, uint64_t id, Ownership ownership);
+    // Destroys an owned stream; errors are dropped.
+    ~Stream();
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+
+    CUstream handle() const { return handle_; }
+    uint64_t id() const { return id_; }
+    const std::shared_ptr<Device>& device() const { return device_; }
+    // The per-thread default stream is another stream, with another id, on every thread.
+    bool per_thread() const { return handle_ == VRAMKIT_STREAM_PER_THREAD; }
+
+    // False after close() and after a reset of the simulated GPU.
+    bool usable() const { return open_ && epoch_ == device_->session().epoch(); }
+    // Raises ClosedError unless usable.
+    void require_usable() const;
+    // Destroys an owned stream; work that it still holds runs to its end. Raises DriverError.
+    void close();
+
+  private:
+    std::shared_ptr<Device> device_;
+    CUstream handle_;
+    uint64_t id_;
+    uint64_t epoch_;
+    Ownership ownership_;
+    bool open_ = true;
+};
+
+// The handle behind a Stream or behind any object that has __cuda_stream__. Raises TypeError or
+// ValueError for anything else; a bare integer is refused, since it could be any number.
+CUstream stream_handle(nanobind::handle object);
+
+}  // namespace vramkit

@@ -1,0 +1,30 @@
+// What a slow path puts in force for its time: the pool's context, and a capture mode in which
+// nobody's graph capture breaks by what we do.
+#pragma once
+
+#include "driver/table.h"
+
+namespace vramkit::pool {
+
+class SlowPathScope {
+  public:
+    SlowPathScope(const DriverTable& call, CUcontext context) : call_(call) {
+        CUcontext current = nullptr;
+        call_.cuCtxGetCurrent(&current);
+        pushed_ = current != context && call_.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+        call_.cuThreadExchangeStreamCaptureMode(&mode_);
+    }
+    ~SlowPathScope() {
+        call_.cuThreadExchangeStreamCaptureMode(&mode_);
+        if (pushed_) call_.cuCtxPopCurrent_v2(nullptr);
+    }
+    SlowPathScope(const SlowPathScope&) = delete;
+    SlowPathScope& operator=(const SlowPathScope&) = delete;
+
+  private:
+    const DriverTable& call_;
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool pushed_ = false;
+};
+
+}  // namespace vramkit::pool

@@ -1,0 +1,7 @@
+"""`python -m vramkit.cli`: the same as the `vramkit` command."""
+
+import sys
+
+from vramkit.cli.app import main
+
+sys.exit(main())

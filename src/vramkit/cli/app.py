@@ -1,0 +1,87 @@
+"""The list of commands, and how the errors of any of them end: one line, an exit status."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from inspect import cleandoc
+
+from cyclopts import App, Parameter
+
+from vramkit.cli.errors import describe_error, exit_status
+
+DESCRIPTION = (
+    "GPU memory for work that no longer fits the card.\n\n"
+    "Everything runs on an NVIDIA card or, without one, on a simulated GPU "
+    "(VRAMKIT_DRIVER=sim, or sim:PROFILE)."
+)
+
+# Name and help; the first line stands in the overview. A command's module, vramkit.cli.NAME, is
+# imported when the command is asked for, so the texts live here.
+COMMANDS = {
+    "doctor": """What this machine's GPU memory is capable of, and what is in its way.
+
+        Exit status: 0 no problem found, 1 a problem (no driver, say), 2 wrong usage.""",
+    "check": """Run a program on the simulated GPU and report unordered accesses to memory.
+
+        Any program that speaks the CUDA driver API through libcuda.so.1 will do; programs on the
+        CUDA runtime (PyTorch, CuPy) do not run on the simulated GPU. Put -- before the program:
+        vramkit check -- python my_program.py
+
+        Exit status: 0 clean, 1 reports, 2 wrong usage, 3 no driver call was seen, 127 no such
+        program, else the program's own.""",
+    "demo": """A short guided run, with a report to keep.
+
+        Takes the NVIDIA card that is there, else the simulated GPU, and says which.""",
+}
+
+
+def _paragraphs(text: str) -> str:
+    """Only blank lines part what they stand between; the terminal's width does the rest."""
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", cleandoc(text))
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"vramkit {version('vramkit')}"
+
+
+def build_app() -> App:
+    # Plain texts leave brackets alone; errors come to main, which prints them in one line.
+    app = App(
+        name="vramkit",
+        help=DESCRIPTION,
+        help_format="plaintext",
+        version=_version,
+        version_format="plaintext",
+        default_parameter=Parameter(negative="", show_default=False),
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+    )
+    for name, text in COMMANDS.items():
+        app.command(f"vramkit.cli.{name}:{name}", name=name, help=_paragraphs(text))
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit status: 0 fine, 1 a problem, 2 wrong usage."""
+    try:
+        result = build_app()(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. What is still buffered goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        text = describe_error(error)
+        if text is None or os.environ.get("VRAMKIT_DEBUG") == "1":
+            raise
+        print(f"vramkit: {text}", file=sys.stderr)
+        return exit_status(error)

@@ -1,0 +1,35 @@
+"""Which errors are the user's business: these become one line, all others stay tracebacks."""
+
+from __future__ import annotations
+
+import sys
+
+from cyclopts import CycloptsError
+
+
+class UsageError(ValueError):
+    """Wrong arguments or settings; the text says what was given and what is allowed."""
+
+
+def _driver_errors() -> tuple[type[BaseException], ...]:
+    # Asked of the loaded module only: an error of a module that was never loaded cannot arrive.
+    module = sys.modules.get("vramkit.driver")
+    names = ("DriverError", "DriverNotFoundError")
+    return tuple(getattr(module, name) for name in names if hasattr(module, name))
+
+
+def describe_error(error: Exception) -> str | None:
+    """One line for a user, or None where the error is a fault of vramkit itself."""
+    if isinstance(error, CycloptsError):
+        return f"{_one_line(str(error))} See `vramkit --help`."
+    if isinstance(error, (UsageError, OSError, *_driver_errors())):
+        return _one_line(str(error))
+    return None
+
+
+def exit_status(error: Exception) -> int:
+    return 2 if isinstance(error, (CycloptsError, UsageError)) else 1
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

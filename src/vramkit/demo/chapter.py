@@ -1,0 +1,42 @@
+"""What a chapter is.
+
+A chapter
+1. is one object in `chapters.CHAPTERS`: a title and a function from Context to ChapterResult;
+2. shows itself by blocks alone and never prints;
+3. gives its figures as `facts` too, for --json;
+4. leaves the card as it found it: everything it took is closed when it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from vramkit.report.blocks import Block
+
+if TYPE_CHECKING:
+    from vramkit.driver import Device, Driver
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all chapters share."""
+
+    driver: Driver
+    device: Device
+    profile: str | None  # where the card is a simulated one
+    why_simulated: str | None  # where that was not asked for
+
+
+class ChapterResult(msgspec.Struct, frozen=True):
+    blocks: list[Block]
+    facts: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Chapter:
+    title: str
+    run: Callable[[Context], ChapterResult]

@@ -1,0 +1,178 @@
+"""The controls of a simulated GPU."""
+
+from __future__ import annotations
+
+from os import fspath
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from vramkit import _core
+from vramkit.driver.reports import Report
+from vramkit.driver.types import SupportsCudaStream
+
+ALL = (1 << 64) - 1
+
+
+class SimulatorSettings(msgspec.Struct):
+    """How the simulated GPU is set up at present; `capacity` in bytes for each device."""
+
+    profile: str
+    clock: Literal["virtual", "wall"]
+    checker: bool
+    data: bool
+    capacity: int
+    devices: int
+    link_generation: int
+    link_width: int
+
+
+class _Refusal(msgspec.Struct):
+    error: str = ""
+
+
+class Simulator:
+    """Driver.sim: resets, the clock, the checker's reports, faults on demand and counters."""
+
+    def __init__(self, session: _core.Session) -> None:
+        self._session = session
+        self._controls = _core.Controls(session)
+
+    def reset(
+        self,
+        profile: str | Path = "h200",
+        *,
+        clock: Literal["virtual", "wall"] = "virtual",
+        scale: float | None = None,
+        checker: bool = True,
+        data: bool = True,
+        capacity: int | str | None = None,
+        devices: int = 1,
+        stacks: Literal["off", "python", "native"] = "off",
+        reports: str | Path | None = None,
+    ) -> None:
+        """Forget everything and start anew.
+
+        Streams, events and memory made before are gone and say so when used; Device objects
+        live on. `scale` is simulated seconds a real second on the wall clock; `data=False` keeps
+        sizes and times only; `capacity` is bytes, or text such as "4GiB"; `reports` is a file
+        written at exit.
+        """
+        settings: dict[str, object] = {
+            "profile": fspath(profile),
+            "clock": clock,
+            "checker": "on" if checker else "off",
+            "data": "on" if data else "off",
+            "devices": devices,
+            "stacks": stacks,
+        }
+        if scale is not None:
+            settings["scale"] = scale
+        if capacity is not None:
+            settings["capacity"] = capacity
+        if reports is not None:
+            settings["reports"] = fspath(reports)
+        self.apply(settings)
+
+    def apply(self, settings: dict[str, object]) -> None:
+        """Reset to settings by their names in VRAMKIT_SIM; those left out take their defaults."""
+        for key, value in settings.items():
+            if "," in str(value):
+                raise ValueError(f"{key} is {str(value)!r}; a setting cannot hold a comma")
+        self._controls.reset(",".join(f"{key}={value}" for key, value in settings.items()))
+        self._session.initialise()  # forgotten with all the rest
+
+    def settings(self) -> SimulatorSettings:
+        """Raises ValueError where VRAMKIT_SIM cannot be used."""
+        text = self._controls.settings()
+        if error := msgspec.json.decode(text, type=_Refusal).error:
+            raise ValueError(f"VRAMKIT_SIM: {error}")
+        return msgspec.json.decode(text, type=SimulatorSettings)
+
+    # Time
+
+    def now(self) -> float:
+        """Seconds since the reset on the calling thread's host clock."""
+        return self._controls.now() * 1e-9
+
+    def advance(self, seconds: float) -> None:
+        """Let the calling thread's host clock run on, as host work would. Virtual clock only."""
+        if seconds < 0:
+            raise ValueError(f"seconds is {seconds}; time does not run back")
+        self._controls.advance(seconds * 1e9)
+
+    def start_timeline(self, limit: int) -> None:
+        """Keep the newest `limit` spans from now on; 0 stops. Device.timeline() is the way in."""
+        self._controls.timeline_start(limit)
+
+    def timeline(self) -> bytes:
+        """The spans kept, as JSON."""
+        return self._controls.timeline()
+
+    # The checker
+
+    def reports(self) -> list[Report]:
+        return msgspec.json.decode(self._controls.reports(), type=list[Report])
+
+    def clear_reports(self) -> None:
+        self._controls.clear_reports()
+
+    def host_access(self, address: int, nbytes: int, write: bool) -> None:
+        """Tell the checker that host code reads or writes pinned memory, or an alias, now."""
+        self._controls.host_access(address, nbytes, write)
+
+    def block_alloc(self, address: int, nbytes: int, stream: SupportsCudaStream) -> None:
+        """Tell the checker that a pool hands out a range in the order of a stream."""
+        self._controls.block_alloc(address, nbytes, stream)
+
+    def block_free(self, address: int, nbytes: int, stream: SupportsCudaStream) -> None:
+        """Tell the checker that a pool takes a range back in the order of a stream."""
+        self._controls.block_free(address, nbytes, stream)
+
+    def host_alias(self, address: int) -> int:
+        """The readable host address behind a device address; 0 where there is none."""
+        return self._controls.host_alias(address)
+
+    # Faults
+
+    def inject(
+        self,
+        call_glob: str,
+        *,
+        nth: int = 1,
+        times: int | None = 1,
+        code: int = 0,
+        delay_us: float = 0.0,
+    ) -> None:
+        """From now on the nth call whose symbol matches, and the times - 1 after it, take longer
+        and, with a code, do nothing but return it. times=None: all from the nth on."""
+        count = ALL - nth if times is None else times
+        if nth < 1 or count < 1 or code < 0 or delay_us < 0 or not (code or delay_us):
+            raise ValueError(
+                f"inject({call_glob!r}, nth={nth}, times={times}, code={code}, delay_us={delay_us})"
+                ": nth and times start at 1, and a code or a delay must be given"
+            )
+        if not self._controls.inject(call_glob, nth, count, code, delay_us * 1e3):
+            raise ValueError(f"the simulated GPU refuses a fault for {call_glob!r}")
+
+    def clear_faults(self) -> None:
+        self._controls.clear_faults()
+
+    def lose_device(self, ordinal: int = 0, code: int = 719) -> None:
+        """The device is gone: every call on its contexts returns this code from now on."""
+        if not self._controls.lose_device(ordinal, code):
+            raise ValueError(f"cannot lose device {ordinal} with code {code}")
+
+    # Counters
+
+    def call_counts(self) -> dict[str, int]:
+        """Calls since the reset, by symbol."""
+        return msgspec.json.decode(self._controls.call_counts(), type=dict[str, int])
+
+    def reset_call_counts(self) -> None:
+        self._controls.reset_call_counts()
+
+    def live_objects(self) -> dict[str, int]:
+        """How many objects of each kind exist."""
+        return msgspec.json.decode(self._controls.live_objects(), type=dict[str, int])

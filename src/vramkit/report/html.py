@@ -1,0 +1,145 @@
+"""One self-contained HTML page from a document: style and drawings inline, nothing fetched."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from pathlib import Path
+
+from vramkit.report import blocks
+from vramkit.report.highlight import highlighted_lines
+from vramkit.report.svg_timeline import timeline_svg
+
+LEGEND = {
+    "copy_in": "host to device",
+    "copy_out": "device to host",
+    "kernel": "kernel",
+    "other": "other work",
+}
+
+
+def page(document: blocks.Document) -> str:
+    """The whole page as text."""
+    style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    sections = "".join(
+        _section(number, section) for number, section in enumerate(document.sections, 1)
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(document.title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
+        f"{_header(document)}<main>\n{sections}</main>\n</body>\n</html>\n"
+    )
+
+
+def _header(document: blocks.Document) -> str:
+    badge = ""
+    if document.simulated is not None:
+        badge = f'<span class="badge">simulated · {escape(document.simulated)}</span>'
+    facts = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+        for name, value in document.facts
+    )
+    contents = "".join(
+        f'<li><a href="#chapter-{number}">{escape(section.title)}</a></li>'
+        for number, section in enumerate(document.sections, 1)
+    )
+    return (
+        f"<header>\n<h1>{escape(document.title)}{badge}</h1>\n"
+        f'<p class="summary">{_inline(document.summary)}</p>\n'
+        f'<dl class="facts">{facts}</dl>\n<nav><ol>{contents}</ol></nav>\n</header>\n'
+    )
+
+
+def _section(number: int, section: blocks.Section) -> str:
+    body = "\n".join(_block(block) for block in section.blocks)
+    return (
+        f'<section id="chapter-{number}">\n<h2><span class="number">{number}</span>'
+        f"{escape(section.title)}</h2>\n{body}\n</section>\n"
+    )
+
+
+def _inline(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
+
+
+def _block(block: blocks.Block) -> str:
+    match block:
+        case blocks.Text(text):
+            return f"<p>{_inline(text)}</p>"
+        case blocks.Callout(tone, title, text):
+            body = f"<p>{_inline(text)}</p>" if text else ""
+            return f'<div class="callout {tone}"><strong>{_inline(title)}</strong>{body}</div>'
+        case blocks.Figures(items):
+            cells = "".join(
+                f'<div class="figure {item.tone}"><b>{escape(item.value)}</b>'
+                f"<span>{escape(item.label)}</span></div>"
+                for item in items
+            )
+            return f'<div class="figures">{cells}</div>'
+        case blocks.Table():
+            return _table(block)
+        case blocks.Code():
+            return _code(block)
+        case blocks.Timeline():
+            return _timeline(block)
+        case blocks.Conflict():
+            return _conflict(block)
+
+
+def _table(block: blocks.Table) -> str:
+    def row(cells: list[str], tag: str) -> str:
+        return "".join(
+            f'<{tag} class="numeric">{_inline(cell)}</{tag}>'
+            if index in block.numeric
+            else f"<{tag}>{_inline(cell)}</{tag}>"
+            for index, cell in enumerate(cells)
+        )
+
+    caption = f"<caption>{escape(block.title)}</caption>" if block.title else ""
+    head = f"<thead><tr>{row(block.columns, 'th')}</tr></thead>" if any(block.columns) else ""
+    body = "".join(f"<tr>{row(cells, 'td')}</tr>" for cells in block.rows)
+    pairs = "" if head else ' class="pairs"'
+    return f'<div class="wide"><table{pairs}>{caption}{head}<tbody>{body}</tbody></table></div>'
+
+
+def _code(block: blocks.Code) -> str:
+    lines = []
+    for number, line in enumerate(highlighted_lines(block.text, block.language), block.first_line):
+        word = block.marked.get(number)
+        note = "" if word is None else f'<em class="{block.tone}">{escape(word)}</em>'
+        mark = "" if word is None else f" marked {block.tone}"
+        lines.append(f'<span class="line{mark}">{line or " "}{note}</span>')
+    return (
+        f'<figure class="code"><figcaption>{_inline(block.title)}</figcaption>'
+        f'<pre style="counter-reset: line {block.first_line - 1}">'
+        f"<code>{''.join(lines)}</code></pre></figure>"
+    )
+
+
+def _timeline(block: blocks.Timeline) -> str:
+    kinds = {span.kind for lane in block.lanes for span in lane.spans}
+    legend = "".join(
+        f'<span class="key {kind}">{text}</span>' for kind, text in LEGEND.items() if kind in kinds
+    )
+    caption = f"<p>{_inline(block.caption)}</p>" if block.caption else ""
+    return (
+        f'<figure class="chart"><figcaption>{_inline(block.title)}'
+        f'<span class="legend">{legend}</span></figcaption>'
+        f'<div class="wide">{timeline_svg(block)}</div>{caption}</figure>'
+    )
+
+
+def _conflict(block: blocks.Conflict) -> str:
+    sides = "".join(
+        f'<div class="side"><p>{_inline(who)}</p>'
+        + (f"<code>{escape(where)}</code>" if where else "")
+        + "</div>"
+        for who, where in block.sides
+    )
+    return (
+        f'<div class="conflict {block.tone}"><strong>{escape(block.title)}</strong>'
+        f'<p>{_inline(block.what)}</p><div class="sides">{sides}</div>'
+        f'<p class="mend"><b>What would order them</b>{_inline(block.mend)}</p></div>'
+    )

@@ -1,0 +1,117 @@
+"""Draws blocks in a terminal with rich."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.syntax import Syntax
+from rich.table import Table as RichTable
+from rich.text import Text as RichText
+
+from vramkit.report import blocks
+from vramkit.report.terminal_timeline import timeline_lines
+
+TONES = {"plain": "default", "good": "green", "note": "cyan", "bad": "red"}
+SIGNS = {"plain": "·", "good": "✓", "note": "i", "bad": "✗"}
+
+
+def print_heading(console: Console, number: int, title: str) -> None:
+    console.print()
+    console.print(RichText.assemble((f" {number} ", "reverse bold"), "  ", (title, "bold")))
+
+
+def print_block(console: Console, block: blocks.Block) -> None:
+    console.print()
+    if isinstance(block, blocks.Timeline):
+        lines = timeline_lines(block, console.width - 2, colour=console.color_system is not None)
+        drawn: RenderableType = Group(*lines)
+    else:
+        drawn = _drawn(block)
+    console.print(Padding(drawn, (0, 0, 0, 2)))
+
+
+def code_spans(text: str) -> RichText:
+    """Text with its `code` in another colour instead of backquotes."""
+    result = RichText()
+    for index, part in enumerate(re.split(r"`([^`]+)`", text)):
+        result.append(part, style="cyan" if index % 2 else "")
+    return result
+
+
+def _drawn(
+    block: (
+        blocks.Text | blocks.Callout | blocks.Figures | blocks.Table | blocks.Code | blocks.Conflict
+    ),
+) -> RenderableType:
+    match block:
+        case blocks.Text(text):
+            return code_spans(text)
+        case blocks.Callout(tone, title, text):
+            head = RichText.assemble((f"{SIGNS[tone]} {title}", f"bold {TONES[tone]}"))
+            return Group(head, Padding(code_spans(text), (0, 0, 0, 2))) if text else head
+        case blocks.Figures(items):
+            return _figures(items)
+        case blocks.Table():
+            return table(block)
+        case blocks.Code():
+            return _code(block)
+        case blocks.Conflict():
+            return _conflict(block)
+
+
+def table(block: blocks.Table) -> RenderableType:
+    """The title stands above: as a part of the table it would be folded to the table's width."""
+    drawn = RichTable(header_style="dim", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    drawn.show_header = any(block.columns)
+    for index, column in enumerate(block.columns):
+        right = index in block.numeric
+        justify: Literal["right", "left"] = "right" if right else "left"
+        drawn.add_column(column, justify=justify, no_wrap=right, overflow="fold")
+    for row in block.rows:
+        drawn.add_row(*(code_spans(cell) for cell in row))
+    return Group(RichText(block.title, style="bold"), drawn) if block.title else drawn
+
+
+def _figures(items: list[blocks.Figure]) -> RenderableType:
+    grid = RichTable.grid(padding=(0, 4, 0, 0))
+    for _ in items:
+        grid.add_column()
+    grid.add_row(*(RichText(item.value, style=f"bold {TONES[item.tone]}") for item in items))
+    grid.add_row(*(RichText(item.label, style="dim") for item in items))
+    return grid
+
+
+def _code(block: blocks.Code) -> RenderableType:
+    drawn = Syntax(
+        block.text.rstrip("\n"),
+        block.language,
+        theme="ansi_dark",
+        line_numbers=True,
+        start_line=block.first_line,
+        highlight_lines=set(block.marked),
+        background_color="default",
+        word_wrap=True,
+    )
+    notes = [
+        RichText(f"  line {line}: {word}", style=TONES[block.tone])
+        for line, word in sorted(block.marked.items())
+    ]
+    return Group(RichText(block.title, style="bold"), drawn, *notes)
+
+
+def _conflict(block: blocks.Conflict) -> RenderableType:
+    sides = RichTable.grid(padding=(0, 2, 0, 0))
+    sides.add_column(style="dim", no_wrap=True)
+    sides.add_column(overflow="fold")
+    for ordinal, (who, where) in zip(("first", "second"), block.sides, strict=False):
+        sides.add_row(ordinal, code_spans(who))
+        if where:
+            sides.add_row("", RichText(where, style="dim"))
+    sides.add_row("mend", code_spans(block.mend))
+    return Group(
+        RichText(f"{SIGNS[block.tone]} {block.title}", style=f"bold {TONES[block.tone]}"),
+        Padding(Group(code_spans(block.what), sides), (0, 0, 0, 2)),
+    )

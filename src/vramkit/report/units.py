@@ -1,0 +1,38 @@
+"""Figures as people read them: three significant digits and a unit."""
+
+from __future__ import annotations
+
+
+def _scaled(value: float, units: tuple[tuple[float, str], ...]) -> str:
+    # A value that rounds up to the next unit takes it: 1.00 µs, not 1000 ns.
+    fits = (pair for pair in units if abs(value) >= pair[0] * 0.9995)
+    scale, unit = next(fits, units[-1])
+    scaled = value / scale
+    if scaled == 0:
+        return f"0 {unit}"
+    digits = 0 if abs(scaled) >= 99.95 else 1 if abs(scaled) >= 9.995 else 2
+    return f"{scaled:.{digits}f} {unit}"
+
+
+def bytes_text(nbytes: float) -> str:
+    """Binary units; whole numbers stay whole: 2 MiB, 1.50 GiB."""
+    units = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+    for scale, unit in units:
+        if nbytes >= scale and nbytes % scale == 0:
+            return f"{int(nbytes // scale)} {unit}"
+        if nbytes >= scale:
+            break
+    return _scaled(nbytes, units)
+
+
+def rate_text(bytes_per_second: float) -> str:
+    """Decimal units, as links are sold: 55.4 GB/s."""
+    return _scaled(bytes_per_second, ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1, "B/s")))
+
+
+def time_text(seconds: float) -> str:
+    return _scaled(seconds, ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
+
+
+def percent_text(share: float) -> str:
+    return f"{share * 100:.0f} %"

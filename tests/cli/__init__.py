@@ -1,0 +1,1 @@
+"""Tests of the `vramkit` command and of what it is made of."""

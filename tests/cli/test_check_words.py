@@ -1,0 +1,118 @@
+"""Reports in words, and native places as source lines."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from vramkit.check.addresses import Resolver
+from vramkit.check.result import CheckedProcess, CheckResult
+from vramkit.check.words import TITLES, conflict
+from vramkit.driver import Report, Site
+
+
+def site(call: str, stream: int | None, access: str, **places: object) -> Site:
+    return Site(
+        call=call,
+        stream=stream,
+        access=access,  # type: ignore[arg-type]
+        thread="thread 1 (main)",
+        location=str(places.get("location", "main+0x10 (/bin/program+0x1234)")),
+        frames=list(places.get("frames", [])),  # type: ignore[call-overload]
+    )
+
+
+def report(kind: str = "race", severity: str = "error", count: int = 1) -> Report:
+    return Report(
+        kind=kind,  # type: ignore[arg-type]
+        severity=severity,  # type: ignore[arg-type]
+        address=0x7000,
+        nbytes=4096,
+        first=site("cuMemcpyHtoDAsync_v2_ptsz", 3, "write", frames=["a.py:1 in f", "a.py:9 in g"]),
+        second=site("cuMemcpyDtoH_v2", None, "read"),
+        advice="Record an event.",
+        count=count,
+    )
+
+
+def test_both_sides_are_told_with_their_places() -> None:
+    block = conflict(report(count=7))
+    assert block.title == "Race (error)"
+    assert "4 KiB at 0x7000" in block.what and "Seen 7 times" in block.what
+    first, second = block.sides
+    assert first == (
+        "`cuMemcpyHtoDAsync` writes on stream 3, called from thread 1 (main)",
+        "a.py:1 in f\na.py:9 in g",
+    )
+    assert second[0].startswith("`cuMemcpyDtoH` reads on the host")
+    assert second[1] == "main+0x10 (/bin/program+0x1234)"
+    assert block.mend == "Record an event."
+
+
+@pytest.mark.parametrize("kind", TITLES)
+def test_every_kind_has_words_of_its_own(kind: str) -> None:
+    block = conflict(report(kind))
+    assert block.title == f"{TITLES[kind]} (error)"
+    assert "{" not in block.what
+
+
+def result(*reports: Report, status: int = 0, calls: int = 5) -> CheckResult:
+    process = CheckedProcess(pid=1, program="p", settings={}, reports=list(reports), calls=calls)
+    return CheckResult(
+        program=["p"], program_status=status, signal=None, profile="h200", processes=[process]
+    )
+
+
+@pytest.mark.parametrize(
+    ("checked", "strict", "status"),
+    [
+        (result(), False, 0),
+        (result(report()), False, 1),
+        (result(report(severity="warning")), False, 0),
+        (result(report(severity="warning")), True, 1),
+        (result(status=42), False, 42),
+        (result(report(), status=42), False, 1),
+        (result(report(severity="warning"), status=42), False, 42),
+        (result(calls=0), False, 3),
+        (result(status=42, calls=0), False, 42),
+    ],
+)
+def test_exit_status(checked: CheckResult, strict: bool, status: int) -> None:
+    assert checked.status(warnings_as_errors=strict) == status
+
+
+def test_errors_are_listed_before_warnings() -> None:
+    checked = result(report(severity="warning"), report())
+    assert [one.severity for one in checked.reports] == ["error", "warning"]
+    assert (checked.errors, checked.warnings) == (1, 1)
+
+
+def test_places_are_resolved_at_the_call_before_the_return_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for addr2line answers with the addresses it was asked for."""
+    tool = tmp_path / "addr2line"
+    tool.write_text(
+        "#!/bin/sh\nshift 3; module=$1; shift\n"
+        'for address in "$@"; do\n'
+        "  if [ $address = 0xff ]; then echo '??'; echo '??:0'\n"
+        '  else echo "function_$address"; echo "$module.cpp:12 (discriminator 3)"; fi\n'
+        "done\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    known, unknown, other = "f+0x2 (/lib/a (1).so+0x200)", "(/lib/a (1).so+0x100)", "a.py:3 in f"
+    resolver = Resolver([known, unknown, other, known])
+    assert resolver.resolve(known) == "/lib/a (1).so.cpp:12 in function_0x1ff"
+    assert resolver.resolve(unknown) == unknown
+    assert resolver.resolve(other) == other
+
+
+def test_without_addr2line_places_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(subprocess, "run", None)
+    assert Resolver(["f+0x2 (/lib/a.so+0x200)"]).resolve("f+0x2 (/lib/a.so+0x200)") == (
+        "f+0x2 (/lib/a.so+0x200)"
+    )

@@ -1,0 +1,82 @@
+"""`vramkit demo` on the simulated GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from .support import Vramkit
+
+
+def test_the_facts_show_a_saving_and_a_caught_race(vramkit: Vramkit, tmp_path: Path) -> None:
+    result = vramkit("demo", "--json", "--no-report", "--driver", "sim")
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert (document["simulated"], document["profile"]) == (True, "h200")
+    assert document["report"] is None
+    assert list(tmp_path.iterdir()) == []
+    card, overlap, race = (chapter["facts"] for chapter in document["chapters"])
+    assert card["multiprocessors"] == 132
+    assert overlap["same_results"] is True
+    # Four equal pairs: eight steps in a row against five overlapped ones.
+    ratio = overlap["two_streams_seconds"] / overlap["one_stream_seconds"]
+    assert ratio == pytest.approx(5 / 8, abs=0.02)
+    assert [report["kind"] for report in race["wrong_reports"]] == ["race"]
+    assert race["right_reports"] == []
+
+
+def test_the_guided_run_says_simulated_and_where_the_report_is(
+    vramkit: Vramkit, tmp_path: Path
+) -> None:
+    result = vramkit("demo", VRAMKIT_DRIVER="sim", COLUMNS="200")
+    assert result.returncode == 0, result.stderr
+    assert "(simulated, profile h200)" in result.stdout.splitlines()[0]
+    report = tmp_path / "vramkit-demo.html"
+    assert f"Report: {report}" in result.stdout
+    assert "Race (error)" in result.stdout and "No report" in result.stdout
+    assert "█" in result.stdout
+    text = report.read_text(encoding="utf-8")
+    assert "simulated · h200" in text
+    assert "wrong_order.py" in text and text.count("<svg") == 2
+    assert not re.search(r"https?://|@import|url\(|<link|<script[^>]+src|<img", text)
+
+
+def test_without_a_choice_and_without_a_card_it_simulates_and_says_why(vramkit: Vramkit) -> None:
+    result = vramkit("demo", "--no-report", COLUMNS="200")
+    assert result.returncode == 0, result.stderr
+    first = result.stdout.splitlines()[0]
+    if "simulated" in first:
+        assert "profile h200: no NVIDIA driver on this machine" in result.stdout
+
+
+def test_another_profile_is_named(vramkit: Vramkit) -> None:
+    result = vramkit("demo", "--json", "--no-report", "--driver", "sim:pcie4-24gb")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["profile"] == "pcie4-24gb"
+
+
+def test_a_report_in_no_folder_is_refused_before_anything_runs(vramkit: Vramkit) -> None:
+    result = vramkit("demo", "--driver", "sim", "--report", "nowhere/report.html")
+    assert result.returncode == 2
+    assert "nowhere" in result.stderr
+    assert result.stdout == ""
+
+
+def test_report_and_no_report_exclude_each_other(vramkit: Vramkit) -> None:
+    result = vramkit("demo", "--driver", "sim", "--report", "x.html", "--no-report")
+    assert result.returncode == 2
+    assert "exclude each other" in result.stderr
+
+
+@pytest.mark.parametrize("command", [("demo", "--no-report"), ("doctor", "--quick")])
+def test_our_own_commands_are_clean_under_the_checker(
+    vramkit: Vramkit, command: tuple[str, ...]
+) -> None:
+    ours = [sys.executable, "-m", "vramkit.cli", *command, "--driver", "sim"]
+    result = vramkit("check", "--warnings-as-errors", "--", *ours)
+    assert result.returncode == 0, result.stderr
+    assert "no report" in result.stderr

@@ -1,0 +1,146 @@
+"""Copies and fills between all kinds of places."""
+
+from __future__ import annotations
+
+import array
+from typing import Any
+
+import numpy
+import pytest
+
+from vramkit.driver import Device, Driver, DriverError, Span
+
+DATA = bytes(range(256)) * 16
+
+
+@pytest.fixture
+def device(driver: Driver) -> Device:
+    return driver.device()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("kind", ["pageable", "pinned", "registered"])
+def test_bytes_go_to_the_device_and_come_back(device: Device, kind: str, streamed: bool) -> None:
+    with (
+        device.alloc(len(DATA)) as memory,
+        device.alloc(len(DATA)) as other,
+        device.alloc_pinned(len(DATA)) as pinned,
+        device.register(bytearray(len(DATA) + 4096), nbytes=len(DATA)) as registered,
+        device.stream() as queue,
+    ):
+        stream = queue if streamed else None
+        place: Any = {"pageable": bytearray(DATA), "pinned": pinned, "registered": registered}[kind]
+        if kind != "pageable":
+            place.write(DATA)
+        device.copy(memory, place, stream=stream)
+        device.copy(other, memory, stream=stream)
+        device.synchronize()
+        device.fill(memory, 0, stream=stream)
+        if kind != "pageable":
+            place.write(bytes(len(DATA)))
+        else:
+            place[:] = bytes(len(DATA))
+        device.copy(place, other, stream=stream)
+        device.synchronize()
+        assert (bytes(place) if kind == "pageable" else place.read()) == DATA
+
+
+def test_host_to_host(device: Device) -> None:
+    with device.alloc_pinned(4) as pinned:
+        device.copy(pinned, b"host")
+        out = bytearray(4)
+        device.copy(out, pinned)
+        assert out == b"host"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b"abcdefgh",
+        memoryview(b"abcdefgh"),
+        array.array("b", b"abcdefgh"),
+        numpy.arange(8, dtype="u1"),
+    ],
+    ids=lambda source: type(source).__name__,
+)
+def test_any_buffer_object_is_a_source(device: Device, source: Any) -> None:
+    with device.alloc(8) as memory:
+        device.copy(memory, source)
+        out = numpy.zeros(8, dtype="u1")
+        device.copy(out, memory)
+        assert out.tobytes() == bytes(source)
+
+
+def test_addresses_and_spans_are_places(device: Device) -> None:
+    with device.alloc(8) as memory, device.alloc_pinned(8) as pinned:
+        pinned.write(b"12345678")
+        device.copy(memory.address, pinned.address, 8)
+        device.copy(Span(pinned.address, 4), Span(memory.address + 4, 4))
+        device.synchronize()
+        assert pinned.read() == b"56785678"
+
+
+def test_size_is_that_of_the_source_and_must_fit(device: Device) -> None:
+    with device.alloc(8) as memory:
+        device.fill(memory, 1)
+        device.copy(memory, b"ab")
+        out = bytearray(8)
+        device.copy(out, memory)
+        assert out == b"ab" + b"\1" * 6
+        device.copy(out, memory, 1)
+        for nbytes, text in ((None, "destination has 4"), (9, "destination has 4")):
+            with pytest.raises(ValueError, match=text):
+                device.copy(bytearray(4), memory, nbytes)
+        with pytest.raises(ValueError, match="source has 2"):
+            device.copy(memory, b"ab", 3)
+        with pytest.raises(TypeError, match="needs nbytes"):
+            device.copy(memory.address, memory.address)
+        with pytest.raises(ValueError, match="negative"):
+            device.copy(memory, b"ab", -1)
+
+
+def test_what_is_no_place_is_refused(device: Device) -> None:
+    with device.alloc(8) as memory:
+        with pytest.raises(TypeError):
+            device.copy(memory, "text")  # type: ignore[arg-type]
+        with pytest.raises(BufferError):
+            device.copy(b"12345678", memory)
+        with pytest.raises((BufferError, ValueError)):
+            device.copy(memory, numpy.zeros((4, 4), dtype="u1")[:, 1])
+
+
+def test_stale_address_is_the_drivers_error(device: Device) -> None:
+    memory = device.alloc(64 << 20)  # a real driver keeps small blocks mapped for their next use
+    address = memory.address
+    memory.close()
+    with pytest.raises(DriverError) as caught:
+        device.copy(bytearray(8), address)
+    assert (caught.value.code, caught.value.call) == (1, "cuMemcpyDtoH_v2")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("width", "value"), [(1, 0xAB), (2, 0xABCD), (4, 0xABCDEF01)])
+def test_fill_sets_words(device: Device, width: int, value: int, streamed: bool) -> None:
+    with device.alloc(16) as memory, device.stream() as stream:
+        device.fill(memory, 0)
+        device.synchronize()
+        device.fill(memory.at(4, 8), value, width=width, stream=stream if streamed else None)
+        device.synchronize()
+        out = bytearray(16)
+        device.copy(out, memory)
+        assert out == bytes(4) + value.to_bytes(width, "little") * (8 // width) + bytes(4)
+
+
+def test_bad_fills_are_refused(device: Device) -> None:
+    with device.alloc(8) as memory:
+        for value, width, nbytes, text in (
+            (256, 1, None, "1 bytes"),
+            (-1, 4, None, "without a sign"),
+            (0, 3, None, "1, 2 or 4"),
+            (0, 4, 6, "multiple"),
+            (0, 1, 9, "has 8"),
+        ):
+            with pytest.raises(ValueError, match=text):
+                device.fill(memory, value, nbytes, width=width)
+        with pytest.raises(TypeError, match="needs nbytes"):
+            device.fill(memory.address, 0)

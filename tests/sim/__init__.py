@@ -1,0 +1,1 @@
+"""The simulated GPU itself: its clock, its checker, and what they promise."""

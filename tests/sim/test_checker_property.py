@@ -1,0 +1,126 @@
+"""Random programs: the checker agrees with a plain search for order, and what it lets pass without
+a report computes what the same steps compute one after the other."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from vramkit.driver import Driver
+
+from .checker_machine import DEVICE_CELLS, EVENTS, MADE, PINNED_CELLS, STREAMS, Runner
+
+pytestmark = [pytest.mark.sim_only, pytest.mark.sim(stacks="python")]
+
+# Each example resets the simulated GPU itself.
+many = partial(settings, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+streams = st.sampled_from(STREAMS)
+streams_or_none = st.sampled_from(STREAMS + "-")
+events = st.sampled_from(EVENTS)
+counts = st.integers(1, 3)
+
+
+@st.composite
+def parts(draw: st.DrawFn, cells: int, *others: int) -> str:
+    """start:count in memory of so many cells, and starts of the same count in other memory."""
+    count = draw(counts)
+    first, *rest = (draw(st.integers(0, each - count)) for each in (cells, *others))
+    return " ".join((f"{first}:{count}", *map(str, rest)))
+
+
+def lines(verb: str, *words: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    return st.tuples(st.just(verb), *words).map(" ".join)
+
+
+device_part, pinned_part = parts(DEVICE_CELLS), parts(PINNED_CELLS)
+
+steps = st.one_of(
+    lines("fill", streams_or_none, device_part),
+    lines("send", streams_or_none, parts(DEVICE_CELLS, PINNED_CELLS)),
+    lines("fetch", streams_or_none, parts(PINNED_CELLS, DEVICE_CELLS)),
+    lines("move", streams_or_none, parts(DEVICE_CELLS, DEVICE_CELLS)),
+    lines("add", streams, parts(DEVICE_CELLS, DEVICE_CELLS, DEVICE_CELLS)),
+    lines("send_pageable", streams_or_none, device_part),
+    lines("fetch_pageable", streams_or_none, device_part),
+    lines("spin", streams),
+    lines("read", pinned_part),
+    lines("write", pinned_part),
+    lines("record", events, streams),
+    lines("record", events, streams),
+    lines("wait", streams, events),
+    lines("wait", streams, events),
+    lines("synchronize", streams),
+    lines("synchronize_event", events),
+    lines("query", streams),
+    lines("query_event", events),
+    lines("synchronize_all"),
+    lines("renew", st.sampled_from(MADE)),
+    lines("free"),
+    lines("advance"),
+)
+programs = st.lists(steps, min_size=6, max_size=40)
+
+
+def program(text: str) -> list[str]:
+    return [step.strip() for step in text.split(",")]
+
+
+@pytest.mark.expects_reports
+@many(max_examples=500)
+@given(programs)
+# An event carries what its stream had waited for, through a third stream.
+@example(program("fill n 0:1, record 1 n, wait N 1, record 2 N, wait b 2, fill b 0:1"))
+# A record counts from when it is waited for: moved on before, and after.
+@example(program("fill n 0:1, record 1 n, record 1 N, wait b 1, fill b 0:1"))
+@example(program("fill n 0:1, record 1 n, wait b 1, record 1 N, fill b 0:1"))
+# The legacy stream joins what blocking streams did before it, also through an empty record.
+@example(program("fill b 0:1, record 1 l, fill B 0:1"))
+@example(program("fill b 0:1, fill p 0:1, record 1 p, fill l 0:1"))
+@example(program("fill n 0:1, fill l 0:1, record 1 n, wait l 1, fill b 0:1"))
+# Parts of a range: the last writer differs from cell to cell.
+@example(
+    program("fill n 0:3, fill N 1:1, record 1 N, wait b 1, fetch_pageable b 1:1, move b 4:3 0")
+)
+@example(program("send n 0:2 1, send N 4:2 1, write 0:3, synchronize n, write 0:3"))
+# Readers of one cell on several streams; the writer is ordered after all but one.
+@example(
+    program(
+        "fetch n 0:1 0, fetch N 1:1 0, fetch b 2:1 0, record 1 n, wait B 1, "
+        "record 2 b, wait B 2, fill B 0:1"
+    )
+)
+# What waits and what does not, and what it is worth.
+@example(program("fetch n 0:1 0, free, read 0:1, synchronize n, read 0:1"))
+@example(program("send_pageable - 0:1, fill n 0:1"))
+@example(program("send - 0:1 0, fill n 0:1"))
+@example(program("fetch b 0:1 0, fetch - 1:1 0, read 0:1"))
+@example(program("fetch b 0:1 0, synchronize l, read 0:1"))
+# Streams that are destroyed with work in them, before and after it has run.
+@example(program("fetch b 0:1 0, renew b, fill l 0:1, synchronize_all, read 0:1"))
+@example(program("fetch n 0:1 0, renew n, advance, query l, synchronize_all, read 0:1"))
+@example(program("fetch n 0:1 0, synchronize n, renew n, fetch n 0:1 0, read 0:1"))
+def test_reports_are_the_pairs_that_nothing_orders(driver: Driver, steps: list[str]) -> None:
+    with Runner(driver) as runner:
+        for step in steps:
+            runner.step(step)
+            assert runner.found() == runner.expected, step
+
+
+@many(max_examples=200)
+@given(programs)
+@example(program("spin n, fill n 0:3, move N 3:3 0, add b 0:1 1 3, fetch p 0:1 0, read 0:1"))
+@example(
+    program("spin l, write 0:2, send n 0:2 0, write 0:1, send N 1:1 0, fetch - 2:2 0, read 2:2")
+)
+def test_programs_without_races_compute_what_their_steps_do_in_turn(
+    driver: Driver, steps: list[str]
+) -> None:
+    with Runner(driver, race_free=True) as runner:
+        for step in steps:
+            runner.step(step)
+        assert runner.read_back() == runner.contents
+        assert runner.found() == set()
