@@ -31,7 +31,7 @@ def collect(compiler: str = "c++") -> Machine:
     return Machine(
         cpu=_cpu_model(),
         cores=os.cpu_count() or 0,
-        kernel=f"{platform.system()} {platform.release()}",
+        kernel=f"{platform.system()} {platform.release().partition('-')[0]}",
         gpu=gpu,
         nvidia_driver=driver,
         python=platform.python_version(),

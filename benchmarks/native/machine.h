@@ -38,7 +38,10 @@ inline void write_machine(Json& json) {
     json.key("machine").open('{');
     json.member("cpu", line_after("/proc/cpuinfo", "model name"));
     json.member("cores", static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
-    json.member("kernel", std::string(system.sysname) + " " + system.release);
+    // The version alone: what follows it says who built the kernel.
+    const std::string_view release = system.release;
+    json.member("kernel", std::string(system.sysname) + " " +
+                              std::string(release.substr(0, release.find('-'))));
     json.member("nvidia_driver", line_after("/proc/driver/nvidia/version", "NVRM version"));
 #ifdef __clang__
     json.member("compiler", __VERSION__);

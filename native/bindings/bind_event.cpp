@@ -55,7 +55,7 @@ void bind_event(nb::module_& module) {
     nb::class_<Event>(module, "Event", nb::is_weak_referenceable(),
                       "A point in the work of a stream; Device.event() makes one.")
         .def_prop_ro("device", &Event::device,
-                     nb::for_getter(nb::sig("def device(self) -> vramkit.driver.device.Device")))
+                     nb::for_getter(nb::sig("def device(self) -> object")))
         .def_prop_ro("handle",
                      [](const Event& event) {
                          event.require_usable();

@@ -184,7 +184,7 @@ void bind_stream(nb::module_& module) {
         .def_static("from_handle", &from_handle, nb::arg("device"), nb::arg("handle"),
                     "A stream that somebody else made and destroys.")
         .def_prop_ro("device", &Stream::device,
-                     nb::for_getter(nb::sig("def device(self) -> vramkit.driver.device.Device")))
+                     nb::for_getter(nb::sig("def device(self) -> object")))
         .def_prop_ro("handle", &raw_handle)
         .def_prop_ro("id", &id, "Unique in the process and never reused, unlike the handle.")
         .def_prop_ro("blocking", &blocking, "True where the legacy default stream waits for it.")

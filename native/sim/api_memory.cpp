@@ -76,6 +76,7 @@ struct Known {
     std::uint64_t mapping_start = 0;
     std::uint64_t mapping_bytes = 0;
     bool vmm = false;
+    bool accessible = true;
 };
 
 Known look_up(Call& call, std::uint64_t pointer) {
@@ -110,7 +111,8 @@ Known look_up(Call& call, std::uint64_t pointer) {
                       .id = mapping->physical->offset + 1,
                       .mapping_start = map_begin,
                       .mapping_bytes = mapping->bytes,
-                      .vmm = true};
+                      .vmm = true,
+                      .accessible = mapping->readable};
     }
     return known;
 }
@@ -230,9 +232,11 @@ SIM_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CU
     return run(CallId::cuMemGetAddressRange_v2, SIM_RETURN_ADDRESS, Needs::context, 0,
                [&](Call& call) {
                    const Known known = look_up(call, pointer);
-                   if ((!known.host && !known.device) || known.vmm) return CUDA_ERROR_NOT_FOUND;
-                   if (base != nullptr) *base = known.start;
-                   if (bytes != nullptr) *bytes = known.bytes;
+                   if (!known.host && !known.device) return CUDA_ERROR_NOT_FOUND;
+                   // Of virtual memory it is the mapping, and only once it may be used.
+                   if (known.vmm && !known.accessible) return CUDA_ERROR_NOT_FOUND;
+                   if (base != nullptr) *base = known.mapping_start;
+                   if (bytes != nullptr) *bytes = known.mapping_bytes;
                    return CUDA_SUCCESS;
                });
 }

@@ -5,12 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 from vramkit.driver import Driver, Event, Memory, PinnedMemory, Report, Site, Span, Stream
 
 SIZE = 1 << 20  # bytes: long enough a copy that nothing has landed by chance
 WORDS = SIZE // 4
+
+
+class Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+Thing = TypeVar("Thing", bound=Closeable)
 
 
 class Bench:
@@ -20,7 +27,7 @@ class Bench:
         assert driver.sim is not None
         self.device = driver.device()
         self.sim = driver.sim
-        self._kept: list[Any] = []
+        self._kept: list[Closeable] = []
 
     def __enter__(self) -> Self:
         return self
@@ -31,7 +38,7 @@ class Bench:
         for thing in reversed(self._kept):
             thing.close()
 
-    def keep(self, thing: Any) -> Any:
+    def keep(self, thing: Thing) -> Thing:
         self._kept.append(thing)
         return thing
 

@@ -298,6 +298,15 @@ def time_taken_for_completion(bench: Bench, right: bool) -> Outcome:
     return met(result, stream, None)
 
 
+@program("race", (SET, "write"), (HOST_ACCESS, "read"))
+def fill_of_pinned_memory_taken_for_complete(bench: Bench, right: bool) -> Outcome:
+    stream, result = bench.stream(), bench.pinned()
+    # Without a stream the call waits for host memory, and only for that.
+    bench.device.fill(result, 1, stream=None if right else stream)  # first
+    result.read()  # second
+    return met(result, stream, None)
+
+
 @program("race", (DTOH, "write"), (HOST_ACCESS, "read"))
 def host_function_queued_as_if_it_had_run(bench: Bench, right: bool) -> Outcome:
     stream, result, seen = bench.stream(), bench.pinned(), threading.Event()
@@ -326,6 +335,21 @@ def unmapped_in_use(bench: Bench, right: bool) -> Outcome:
     (stream if right else other).synchronize()
     addresses.unmap()  # second
     return met(addresses, stream, None)
+
+
+@program("free_in_use", (KERNEL, "write"), ("cuMemUnmap", "free"))
+def one_of_two_mappings_unmapped_in_use(bench: Bench, right: bool) -> Outcome:
+    stream, nbytes = bench.stream(), bench.device.granularity
+    physical = bench.keep(bench.device.create(nbytes))
+    used, spare = (bench.keep(bench.device.reserve(nbytes)) for _ in range(2))
+    for each in (used, spare):
+        each.map(physical)
+        each.set_access()
+    bench.device.kernels.sweep(used, WORDS, stream=stream)  # first
+    bench.sim.advance(1.0)
+    bench.stream().synchronize()
+    (spare if right else used).unmap()  # second
+    return met(used, stream, None)
 
 
 @program("implicit_wait", (KERNEL, "write"), ("cuMemFree_v2", "free"))

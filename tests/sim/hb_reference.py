@@ -111,7 +111,7 @@ class Reference:
     # What that means for memory
 
     def races(self, node: Node, reads: Sequence[Cells], writes: Sequence[Cells]) -> dict[int, str]:
-        """The earlier operations that reports must name with the one at this node, and their kind."""
+        """Earlier operations that reports must name with the one at this node, and their kinds."""
         wanted = [(cells, False) for cells in reads] + [(cells, True) for cells in writes]
         return {
             earlier.operation: self._kind(earlier)

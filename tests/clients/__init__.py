@@ -1,0 +1,1 @@
+"""Foreign programs on the simulated GPU, as they are."""
