@@ -22,4 +22,5 @@ NB_MODULE(_core, module) {
     vramkit::bind_virtual_memory(module);
     vramkit::bind_copies(module);
     vramkit::bind_launch(module);
+    vramkit::bind_pool(module);
 }

@@ -58,6 +58,14 @@ void check(const Driver& driver, CUresult result, const char* call) {
                           nb::str(meaning.data(), meaning.size())));
 }
 
+void raise_out_of_memory(const char* call, const std::string& message) {
+    const nb::object& exception_class = error_classes().out_of_memory;
+    raise(exception_class,
+          exception_class(nb::str(call), static_cast<int>(CUDA_ERROR_OUT_OF_MEMORY),
+                          nb::str("CUDA_ERROR_OUT_OF_MEMORY"),
+                          nb::str(message.c_str(), message.size())));
+}
+
 void raise_closed(const std::string& message) {
     const nb::object& closed = error_classes().closed;
     raise(closed, closed(nb::str(message.c_str(), message.size())));

@@ -11,6 +11,9 @@ namespace vramkit {
 // symbol that returned it.
 void check(const Driver& driver, CUresult result, const char* call);
 
+// Raises OutOfMemoryError with a text of our own.
+[[noreturn]] void raise_out_of_memory(const char* call, const std::string& message);
+
 // Raises ClosedError.
 [[noreturn]] void raise_closed(const std::string& message);
 

@@ -16,6 +16,7 @@ class Session {
     explicit Session(std::shared_ptr<Driver> driver) : driver_(std::move(driver)) {}
 
     const Driver& driver() const { return *driver_; }
+    const std::shared_ptr<Driver>& shared_driver() const { return driver_; }
     const DriverTable& call() const { return driver_->call(); }
 
     uint64_t epoch() const { return epoch_.load(std::memory_order_acquire); }

@@ -6,6 +6,7 @@
 
 #include "bindings/errors.h"
 #include "bindings/invoke.h"
+#include "pool/threads.h"
 
 namespace nb = nanobind;
 
@@ -20,6 +21,7 @@ Stream::Stream(std::shared_ptr<Device> device, CUstream handle, uint64_t id, Own
 
 Stream::~Stream() {
     if (usable() && ownership_ == Ownership::owned) {
+        tell_pools();
         call_released(*device_, device_->call().cuStreamDestroy_v2, "cuStreamDestroy_v2", handle_);
     }
 }
@@ -34,7 +36,14 @@ void Stream::require_usable() const {
 void Stream::close() {
     const bool destroy = usable() && ownership_ == Ownership::owned;
     open_ = false;
-    if (destroy) VRAMKIT_INVOKE(*device_, cuStreamDestroy_v2, handle_);
+    if (!destroy) return;
+    tell_pools();
+    VRAMKIT_INVOKE(*device_, cuStreamDestroy_v2, handle_);
+}
+
+void Stream::tell_pools() {
+    const GilReleased released;
+    pool::tell_pools_of_closing_stream(device_->call(), id_);
 }
 
 CUstream stream_handle(nb::handle object) {

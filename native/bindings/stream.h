@@ -36,6 +36,9 @@ class Stream {
     void close();
 
   private:
+    // Pools that keep blocks for this stream mark them while it still lives.
+    void tell_pools();
+
     std::shared_ptr<Device> device_;
     CUstream handle_;
     uint64_t id_;

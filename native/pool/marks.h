@@ -12,11 +12,15 @@ namespace vramkit::pool {
 class Mark {
   public:
     Mark(const DriverTable& call, CUevent event) : call_(call), event_(event) {}
-    ~Mark() { call_.cuEventDestroy_v2(event_); }
+    ~Mark() {
+        if (event_ != nullptr) call_.cuEventDestroy_v2(event_);
+    }
     Mark(const Mark&) = delete;
     Mark& operator=(const Mark&) = delete;
 
     CUevent event() const { return event_; }
+    // The driver no longer knows the event.
+    void forget() { event_ = nullptr; }
     // Asks the driver until the answer is yes.
     bool passed() {
         passed_ = passed_ || call_.cuEventQuery(event_) == CUDA_SUCCESS;

@@ -57,7 +57,7 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
 
 Pool::~Pool() {
     unregister_pool(id_);
-    if (fork_count_ != fork_count() || range_ == nullptr) return;
+    if (fork_count_ != fork_count() || range_ == nullptr || abandoned_) return;
     // Whatever is still live goes too: nobody can free it any more.
     const SlowPathScope scope(call_, context_);
     for (Bin& bin : bins_) {
@@ -98,8 +98,27 @@ Cache* Pool::make_cache(StreamRef stream, Failure& why) {
     return cache;
 }
 
-// The hot path: no lock, no driver call. About 20 ns.
+// No lock, no driver call.
+std::uint64_t Pool::malloc_cached(std::uint64_t bytes, StreamRef stream) {
+    if (bytes - 1 >= kLargestRequest || fork_count_ != fork_count()) return 0;
+    Cache* cache = find_cache(id_, stream.id);
+    if (cache == nullptr) return 0;
+    const ClassIndex index = class_of(bytes, classes_.load(std::memory_order_relaxed));
+    cache->take_for_sure();
+    auto& bin = cache->bins[index];
+    std::uint64_t address = 0;
+    if (!bin.empty()) {
+        const BlockRef block = bin.back();
+        bin.pop_back();
+        cache->bytes -= block.chunk->block_bytes;
+        address = hand_out(*cache, block, bytes, stream, true);
+    }
+    cache->leave();
+    return address;
+}
+
 std::uint64_t Pool::malloc(std::uint64_t bytes, StreamRef stream, bool may_wait, Failure& why) {
+    if (const std::uint64_t address = malloc_cached(bytes, stream); address != 0) return address;
     if (bytes == 0 || bytes > kLargestRequest) {
         fail(why, Failure::Kind::bad_value,
              "a block has 1 to " + std::to_string(kLargestRequest) + " bytes; asked for were " +
@@ -113,17 +132,6 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, StreamRef stream, bool may_wait,
     Cache* cache = cache_of(stream, why);
     if (cache == nullptr) return 0;
     const ClassIndex index = class_of(bytes, classes_.load(std::memory_order_relaxed));
-    cache->take_for_sure();
-    auto& bin = cache->bins[index];
-    if (!bin.empty()) {
-        const BlockRef block = bin.back();
-        bin.pop_back();
-        cache->bytes -= block.chunk->block_bytes;
-        const std::uint64_t address = hand_out(*cache, block, bytes, stream, true);
-        cache->leave();
-        return address;
-    }
-    cache->leave();
     return malloc_slow(*cache, index, bytes, stream, may_wait, why);
 }
 
@@ -155,8 +163,16 @@ void Pool::report_live(Cache& cache) {
     }
 }
 
-bool Pool::free(std::uint64_t address, std::optional<std::uint64_t> given_bytes,
-                std::optional<StreamRef> given_stream, Failure& why) {
+bool Pool::free(std::uint64_t address, std::optional<std::uint64_t> bytes,
+                std::optional<StreamRef> stream, Failure& why) {
+    Full full;
+    if (!free_cached(address, bytes, stream, why, full)) return false;
+    if (full.cache != nullptr) spill(full);
+    return true;
+}
+
+bool Pool::free_cached(std::uint64_t address, std::optional<std::uint64_t> given_bytes,
+                       std::optional<StreamRef> given_stream, Failure& why, Full& full) {
     if (fork_count_ != fork_count()) {
         return fail(why, Failure::Kind::forked,
                     "the pool belongs to the parent process: a fork has none");
@@ -202,10 +218,11 @@ bool Pool::free(std::uint64_t address, std::optional<std::uint64_t> given_bytes,
     }
     cache->unreported -= static_cast<std::int64_t>(bytes);
     if (cache->unreported <= -kUnreportedBytes) report_live(*cache);
-    const bool full = bin.size() > cache_blocks_.load(std::memory_order_relaxed) ||
-                      cache->bytes > cache_bytes_.load(std::memory_order_relaxed);
+    if (bin.size() > cache_blocks_.load(std::memory_order_relaxed) ||
+        cache->bytes > cache_bytes_.load(std::memory_order_relaxed)) {
+        full = {cache, chunk->index};
+    }
     cache->leave();
-    if (full) free_slow(*cache, chunk->index);
     return true;
 }
 

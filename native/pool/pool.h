@@ -40,9 +40,22 @@ class Pool {
 
     // 0 and the reason on failure. may_wait: short of memory, wait on the GPU and then on the host.
     std::uint64_t malloc(std::uint64_t bytes, StreamRef stream, bool may_wait, Failure& why);
+    // The hot path alone: 0 where the thread's cache cannot serve. Never waits, never calls the
+    // driver.
+    std::uint64_t malloc_cached(std::uint64_t bytes, StreamRef stream);
+
     // No stream: that of the allocation. A given size must be the one asked for.
     bool free(std::uint64_t address, std::optional<std::uint64_t> bytes,
               std::optional<StreamRef> stream, Failure& why);
+    // The hot path alone. The block is free; where the cache is over its bounds, `full` says which
+    // bin and spill() must follow.
+    struct Full {
+        Cache* cache = nullptr;
+        ClassIndex index = 0;
+    };
+    bool free_cached(std::uint64_t address, std::optional<std::uint64_t> bytes,
+                     std::optional<StreamRef> stream, Failure& why, Full& full);
+    void spill(const Full& full);
 
     bool preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why);
     // Gives idle memory whose work is done back to the driver; wait: all idle memory.
@@ -53,6 +66,8 @@ class Pool {
     // After this every call fails with `closed`. False: blocks are still live, and nothing was
     // done.
     bool close(Failure& why);
+    // The driver has forgotten all there was (a reset of the simulated GPU): so does the pool.
+    void abandon();
     bool closed() const { return closed_.load(std::memory_order_acquire); }
 
     Config config() const;
@@ -84,7 +99,6 @@ class Pool {
     Cache* make_cache(StreamRef stream, Failure& why);
     std::uint64_t hand_out(Cache& cache, BlockRef block, std::uint64_t bytes, StreamRef stream,
                            bool hit);
-    void free_slow(Cache& cache, ClassIndex index);
     StreamRef stream_of(const Block& block);
     std::uint64_t malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, StreamRef stream,
                               bool may_wait, Failure& why);
@@ -123,6 +137,7 @@ class Pool {
     std::atomic<Classes> classes_;
     std::atomic<bool> stats_on_;
     std::atomic<bool> closed_{false};
+    bool abandoned_ = false;
     std::atomic<std::int64_t> live_bytes_{0};
     std::atomic<std::int64_t> peak_bytes_{0};
 

@@ -32,6 +32,11 @@ class Range {
     // Gives the chunk's memory back. Its blocks must be idle, and all work that used them done.
     // False: the driver refused, and the chunk is as it was.
     bool unmap(Chunk& chunk);
+    // The driver no longer knows the reservation.
+    void forget() {
+        bytes_ = 0;
+        unreleased_.clear();
+    }
 
   private:
     Range(const DriverTable& call, int device) : call_(call), device_(device) {}

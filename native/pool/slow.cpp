@@ -207,18 +207,19 @@ void Pool::spill_all(Cache& cache) {
     }
 }
 
-void Pool::free_slow(Cache& cache, ClassIndex index) {
+void Pool::spill(const Full& full) {
+    Cache& cache = *full.cache;
     const std::lock_guard guard(lock_);
     const SlowPathScope scope(call_, context_);
     cache.take_for_sure();
     if (cache.bytes > config_.cache_bytes) {
-        // Over the bytes: everything goes, largest blocks or not, behind one mark.
+        // Over the bytes: everything goes, large blocks and small, behind one mark.
         spill_all(cache);
     } else {
-        spill(cache, index, cache.bins[index].size() / 2, mark(cache.stream));
+        spill(cache, full.index, (cache.bins[full.index].size() + 1) / 2, mark(cache.stream));
     }
     cache.leave();
-    if (bins_[index].waiting > config_.global_cache_max_blocks) release_idle(false);
+    if (bins_[full.index].waiting > config_.global_cache_max_blocks) release_idle(false);
 }
 
 void Pool::reclaim_caches() {
@@ -308,6 +309,18 @@ void Pool::cache_ending(Cache* cache) {
     report_live(*cache);
     ended_.add(cache->counters);
     std::erase_if(caches_, [&](const auto& each) { return each.get() == cache; });
+}
+
+void Pool::abandon() {
+    const std::lock_guard guard(lock_);
+    abandoned_ = true;
+    closed_.store(true, std::memory_order_release);
+    for (Bin& bin : bins_) {
+        for (Batch& batch : bin.batches) {
+            if (batch.mark != nullptr) batch.mark->forget();
+        }
+    }
+    range_->forget();
 }
 
 bool Pool::close(Failure& why) {

@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vramkit import driver as driver
+    from vramkit import pool as pool
+    from vramkit.pool import Pool as Pool
 
     __version__: str
 
-__all__ = ["__version__", "driver"]
+__all__ = ["Pool", "__version__", "driver", "pool"]
 
-_MODULES = {"driver"}
+_MODULES = {"driver", "pool"}
 
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
+    if name == "Pool":
+        return import_module("vramkit.pool").Pool
     if name == "__version__":
         from importlib.metadata import version
 

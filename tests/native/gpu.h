@@ -5,9 +5,10 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <map>
+#include <memory>
 #include <string>
 
 #include "driver/driver.h"
@@ -38,13 +39,11 @@ class Folder {
 inline constexpr double kToDevice = 4;
 inline constexpr double kToHost = 2;
 inline constexpr double kDuplex = 1;
-inline constexpr double kOnDevice = 8;
 inline constexpr double kSet = 16;
 inline constexpr double kCopyLatency = 1000;
 inline constexpr double kLaunchLatency = 500;
 inline constexpr double kRecord = 10;
 inline constexpr double kWait = 20;
-inline constexpr double kHostFunction = 300;
 inline constexpr unsigned kMultiprocessors = 10;
 inline constexpr unsigned kThreads = 1024;  // of a multiprocessor, and of the blocks below
 

@@ -1,6 +1,4 @@
 // The driver table: opening libraries, what they must have, and the names of errors.
-#include <cstring>
-
 #include "gpu.h"
 
 namespace {

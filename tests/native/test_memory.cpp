@@ -1,8 +1,8 @@
 // Memory of the simulated GPU: who can reach it, how much there is, and what mapping moves.
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <set>
 

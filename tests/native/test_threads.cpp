@@ -1,7 +1,6 @@
 // Many threads on one simulated GPU: results stay right, and ThreadSanitizer has something to
 // watch.
 #include <atomic>
-#include <cstring>
 #include <functional>
 #include <thread>
 

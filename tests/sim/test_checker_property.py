@@ -70,7 +70,7 @@ def program(text: str) -> list[str]:
 
 
 @pytest.mark.expects_reports
-@many(max_examples=500)
+@many(max_examples=1000)
 @given(programs)
 # An event carries what its stream had waited for, through a third stream.
 @example(program("fill n 0:1, record 1 n, wait N 1, record 2 N, wait b 2, fill b 0:1"))
@@ -97,12 +97,18 @@ def program(text: str) -> list[str]:
 @example(program("fetch n 0:1 0, free, read 0:1, synchronize n, read 0:1"))
 @example(program("send_pageable - 0:1, fill n 0:1"))
 @example(program("send - 0:1 0, fill n 0:1"))
+@example(program("fill l 1:1, send_pageable - 0:1, fill n 1:1"))
+@example(program("spin l, fill b 1:1, send_pageable - 0:1, fill n 1:1"))
 @example(program("fetch b 0:1 0, fetch - 1:1 0, read 0:1"))
 @example(program("fetch b 0:1 0, synchronize l, read 0:1"))
 # Streams that are destroyed with work in them, before and after it has run.
 @example(program("fetch b 0:1 0, renew b, fill l 0:1, synchronize_all, read 0:1"))
 @example(program("fetch n 0:1 0, renew n, advance, query l, synchronize_all, read 0:1"))
 @example(program("fetch n 0:1 0, synchronize n, renew n, fetch n 0:1 0, read 0:1"))
+@example(program("fetch b 0:1 0, renew b, synchronize l, read 0:1"))
+@example(program("fetch b 0:1 0, renew b, advance, query n, synchronize l, read 0:1"))
+@example(program("fetch b 0:1 0, renew b, advance, query n, query l, read 0:1"))
+@example(program("fetch n 0:1 0, renew n, free, read 0:1"))
 def test_reports_are_the_pairs_that_nothing_orders(driver: Driver, steps: list[str]) -> None:
     with Runner(driver) as runner:
         for step in steps:
@@ -110,7 +116,7 @@ def test_reports_are_the_pairs_that_nothing_orders(driver: Driver, steps: list[s
             assert runner.found() == runner.expected, step
 
 
-@many(max_examples=200)
+@many(max_examples=300)
 @given(programs)
 @example(program("spin n, fill n 0:3, move N 3:3 0, add b 0:1 1 3, fetch p 0:1 0, read 0:1"))
 @example(

@@ -1,0 +1,7 @@
+"""The pool: device memory at the price of a list operation, with nothing to configure."""
+
+from vramkit.pool.buffer import Buffer
+from vramkit.pool.config import PoolConfig, PoolStats
+from vramkit.pool.pool import Pool
+
+__all__ = ["Buffer", "Pool", "PoolConfig", "PoolStats"]

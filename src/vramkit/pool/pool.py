@@ -1,0 +1,126 @@
+"""The pool of a device."""
+
+from __future__ import annotations
+
+from threading import Lock
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from vramkit import _core
+from vramkit.pool.buffer import Buffer
+from vramkit.pool.config import PoolConfig, PoolStats
+
+if TYPE_CHECKING:
+    from vramkit.driver import Device
+
+_instances: dict[tuple[int, int], Pool] = {}
+_lock = Lock()
+
+
+class Pool(_core.PoolEngine):
+    """Hands out device memory in stream order; grows as needed and has nothing to guess.
+
+    malloc and free from any thread: a block that is freed and asked for again on one stream costs
+    no driver call and no lock. Settings are those of PoolConfig, as keywords.
+    """
+
+    def __init__(self, *, device: Device | int | None = None, **settings: Any) -> None:
+        self._config = _configured(PoolConfig(), settings)
+        self._device = _device(device)
+        super().__init__(self._device, self._config.for_engine())
+
+    @classmethod
+    def instance(cls, device: Device | int | None = None) -> Pool:
+        """The process-wide pool of a device, made on first use."""
+        found = _device(device)
+        key = (id(found.driver), found.ordinal)
+        with _lock:
+            if key not in _instances:
+                _instances[key] = cls(device=found)
+            return _instances[key]
+
+    @property
+    def device(self) -> Device:
+        return self._device
+
+    @property
+    def config(self) -> PoolConfig:
+        return self._config
+
+    def configure(self, **settings: Any) -> None:
+        """Change settings at run time; those left out stay."""
+        changed = _configured(self._config, settings)
+        self.apply(changed.for_engine())
+        self._config = changed
+
+    def allocate(self, size: int, *, stream: object | None = None) -> Buffer:
+        """A block as an object that frees itself."""
+        return Buffer(self, size, stream)
+
+    def deallocate(self, address: int, size: int, *, stream: object | None = None) -> None:
+        self.free(address, size, stream)
+
+    def stats(self) -> PoolStats:
+        return msgspec.convert(self.counts(), PoolStats)
+
+    def print_stats(self) -> None:
+        """A table of stats() on standard output."""
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table("what", "figure", title=f"Pool on {self._device.name}")
+        for name, value in msgspec.structs.asdict(self.stats()).items():
+            table.add_row(name.replace("_", " "), f"{value:,}")
+        Console().print(table)
+
+    def trim(self) -> int:
+        """Give idle memory whose work is done back to the driver. The bytes that went."""
+        return self.give_back(False)
+
+    def release_all(self) -> int:
+        """Wait for the work of idle memory, give all of it back, and reset the counters."""
+        released = self.give_back(True)
+        self.reset_stats()
+        return released
+
+    def close(self) -> None:
+        """Give everything back. Raises ValueError while blocks are in use."""
+        self.shut()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # What an exception left behind goes with the pool; it must not hide the exception.
+        if kind is None:
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<Pool on {self._device!r}>"
+
+
+def _device(given: Device | int | None) -> Device:
+    import vramkit.driver
+
+    if isinstance(given, vramkit.driver.Device):
+        return given
+    return vramkit.driver.open().device(given or 0)
+
+
+def _configured(base: PoolConfig, settings: dict[str, Any]) -> PoolConfig:
+    known = PoolConfig.__struct_fields__
+    for name in settings:
+        if name not in known:
+            raise TypeError(f"a pool has no setting {name!r}; it has {', '.join(known)}")
+    try:
+        values = msgspec.structs.asdict(base) | settings
+        return msgspec.convert(values, PoolConfig)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
