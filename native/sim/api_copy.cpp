@@ -136,7 +136,7 @@ CUresult copy(Call& call, std::uint64_t destination, std::uint64_t source, std::
 }
 
 CUresult set(Call& call, std::uint64_t destination, std::uint64_t value, unsigned width,
-             std::uint64_t count, CUstream handle) {
+             std::uint64_t count, CUstream handle, bool synchronous) {
     std::shared_ptr<Stream> stream;
     const CUresult found = call.find(handle, stream);
     if (found != CUDA_SUCCESS) return found;
@@ -145,7 +145,8 @@ CUresult set(Call& call, std::uint64_t destination, std::uint64_t value, unsigne
         return CUDA_ERROR_INVALID_VALUE;
     }
     const std::uint64_t bytes = count * width;
-    if (!side_of(call, destination, bytes, true, false)) return CUDA_ERROR_INVALID_VALUE;
+    const auto side = side_of(call, destination, bytes, true, false);
+    if (!side) return CUDA_ERROR_INVALID_VALUE;
     Machine& machine = call.machine();
     const Link& link = machine.profile().link;
     Operation* operation = call.prepare(Kind::set, Lane::on_device, stream);
@@ -158,7 +159,11 @@ CUresult set(Call& call, std::uint64_t destination, std::uint64_t value, unsigne
         static_cast<double>(bytes) * link.device_to_device_bytes_per_s / link.memset_bytes_per_s;
     machine.order_for_checker(*stream);
     machine.touch(*stream, destination, bytes, Use::write, call.site());
-    return call.enqueue(operation);
+    const CUresult result = call.enqueue(operation);
+    // Documented: never waits for device memory, always for page-locked host memory.
+    if (result != CUDA_SUCCESS || !synchronous || *side == Side::device) return result;
+    call.observe();
+    return call.wait_for(stream);
 }
 
 std::uint64_t address(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
@@ -190,10 +195,11 @@ SIM_COPY(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), to, 
 SIM_COPY(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
          to, from, stream, Needs::stream, Pageable::neither)
 
-#define SIM_SET(symbol, params, width, stream, needs)                                       \
-    SIM_EXPORT CUresult symbol params {                                                     \
-        return run(CallId::symbol, SIM_RETURN_ADDRESS, needs, 0,                            \
-                   [&](Call& call) { return set(call, to, value, width, count, stream); }); \
+#define SIM_SET(symbol, params, width, stream, needs)                                   \
+    SIM_EXPORT CUresult symbol params {                                                 \
+        return run(CallId::symbol, SIM_RETURN_ADDRESS, needs, 0, [&](Call& call) {      \
+            return set(call, to, value, width, count, stream, needs == Needs::context); \
+        });                                                                             \
     }
 
 SIM_SET(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t count), 1, nullptr,

@@ -18,6 +18,7 @@ CUresult wait_as_the_driver_does(Call& call) {
     call.observe();
     const CUresult result = call.wait_for_context(call.context());
     if (result == CUDA_SUCCESS && call.machine().settings.checker) {
+        call.machine().checker.host_waited_implicitly(call.context().retired);
         for (const Stream* stream : call.machine().all_streams(&call.context())) {
             call.machine().checker.host_waited_implicitly(stream->actor.clock);
         }

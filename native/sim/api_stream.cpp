@@ -9,6 +9,8 @@ namespace {
 
 // CU_STREAM_WAIT_VALUE_FLUSH: needs a card that can flush remote writes.
 constexpr unsigned kWaitFlush = 1u << 30;
+// Older writes to a word are forgotten: a wait that one of them ends is then ordered after fewer.
+constexpr std::size_t kValueWritesKept = 64;
 
 CUresult create(Call& call, CUstream* stream, unsigned flags, int priority) {
     if (stream == nullptr || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
@@ -78,16 +80,28 @@ CUresult value_operation(Call& call, Kind kind, CUstream handle, CUdeviceptr add
     operation->value = value;
     operation->width = width;
     operation->condition = flags;
-    // Values are how streams order themselves, so the word is not checked for races; a wait that
-    // the newest write issued before it will end is ordered after that write.
+    // Values are how streams order themselves, so the word is not checked for races. Any write that
+    // satisfies a wait may be the one that ends it: what is ordered before all of them is ordered
+    // before what follows the wait.
     Machine& machine = call.machine();
     machine.order_for_checker(*stream);
     if (machine.settings.checker) {
-        ValueWrite& write = machine.value_writes[address];
+        auto& writes = machine.value_writes[address];
         if (kind == Kind::write_value) {
-            write = ValueWrite{value, stream->actor.clock};
-        } else if (condition_holds(write.value, value, flags, width)) {
-            Checker::order_after(stream->actor, write.clock);
+            if (writes.size() == kValueWritesKept) writes.pop_front();
+            writes.push_back({value, stream->actor.clock});
+        } else {
+            const auto ends_it = [&](const ValueWrite& write) {
+                return condition_holds(write.value, value, flags, width);
+            };
+            auto write = std::find_if(writes.begin(), writes.end(), ends_it);
+            if (write != writes.end()) {
+                Clock before = write->clock;
+                for (; write != writes.end(); ++write) {
+                    if (ends_it(*write)) before.meet(write->clock);
+                }
+                Checker::order_after(stream->actor, before);
+            }
         }
     }
     return call.enqueue(operation);
@@ -121,14 +135,8 @@ SIM_EXPORT CUresult cuStreamSynchronize(CUstream handle) {
         const CUresult found = call.find(handle, stream);
         if (found != CUDA_SUCCESS) return found;
         call.observe();
-        for (const auto& each : streams_behind(call, *stream)) {
-            const CUresult result = call.wait([&] { return each->pending == 0; });
-            if (result != CUDA_SUCCESS) return result;
-            if (call.machine().settings.checker) {
-                call.machine().checker.host_waited(each->actor.clock);
-            }
-        }
-        return stream->context->error;
+        const CUresult result = call.wait_for(stream);
+        return result != CUDA_SUCCESS ? result : stream->context->error;
     });
 }
 
@@ -144,6 +152,9 @@ SIM_EXPORT CUresult cuStreamQuery(CUstream handle) {
             if (each->pending > 0) return CUDA_ERROR_NOT_READY;
         }
         if (call.machine().settings.checker) {
+            if (stream == stream->context->legacy) {
+                call.machine().checker.host_waited(stream->context->retired_blocking);
+            }
             for (const auto& each : streams) {
                 call.machine().checker.host_waited(each->actor.clock);
             }

@@ -138,6 +138,8 @@ SIM_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
                        space.cuts_mapping(pointer, bytes)) {
                        return CUDA_ERROR_INVALID_VALUE;
                    }
+                   // Work that is over by now was done before the memory goes.
+                   call.observe();
                    // Each mapping costs as much as a call of its own; a range that holds none,
                    // nothing.
                    for (const std::uint64_t begin : space.mappings_in(pointer, bytes)) {

@@ -10,7 +10,10 @@ constexpr std::size_t kMostReports = 1000;  // distinct pairs of sites; more hel
 
 bool writes(Use use) { return use != Use::read; }
 
-bool same_place(const Site& a, const Site& b) { return a.call == b.call && a.place == b.place; }
+// Without stacks all calls of a Python program come from one address: the streams tell them apart.
+bool same_place(const Mark& a, const Mark& b) {
+    return a.site.call == b.site.call && a.site.place == b.site.place && a.stream == b.stream;
+}
 
 }  // namespace
 
@@ -217,8 +220,8 @@ void Checker::report_pair(const Mark& first, const Mark& second, std::uint64_t b
 void Checker::add_report(ReportKind kind, const Mark& first, const Mark& second,
                          std::uint64_t address, std::uint64_t bytes) {
     for (Report& report : reports_) {
-        if (report.kind == kind && same_place(report.first.site, first.site) &&
-            same_place(report.second.site, second.site)) {
+        if (report.kind == kind && same_place(report.first, first) &&
+            same_place(report.second, second)) {
             ++report.count;
             return;
         }

@@ -31,6 +31,14 @@ class Clock {
         }
     }
 
+    // What is ordered before both points.
+    void meet(const Clock& other) {
+        if (times_.size() > other.times_.size()) times_.resize(other.times_.size());
+        for (std::size_t i = 0; i < times_.size(); ++i) {
+            times_[i] = std::min(times_[i], other.times_[i]);
+        }
+    }
+
   private:
     std::vector<std::uint64_t> times_;
 };

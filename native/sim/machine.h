@@ -92,7 +92,7 @@ struct Span {
 // Whether a word that holds `seen` ends a cuStreamWaitValue for `value`.
 bool condition_holds(std::uint64_t seen, std::uint64_t value, unsigned condition, unsigned width);
 
-// The newest value issued to be written to a word, and what is ordered before that write.
+// A value issued to be written to a word, and what is ordered before that write.
 struct ValueWrite {
     std::uint64_t value = 0;
     Clock clock;
@@ -167,7 +167,8 @@ class Machine final : public Effects {
     // Unfinished work that the host may wait for without calling the driver.
     int host_visible = 0;
 
-    std::unordered_map<std::uint64_t, ValueWrite> value_writes;  // by address
+    // By address, the newest few.
+    std::unordered_map<std::uint64_t, std::deque<ValueWrite>> value_writes;
 
     std::size_t timeline_limit = 0;
     std::deque<Span> timeline;

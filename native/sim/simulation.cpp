@@ -380,9 +380,23 @@ CUresult Call::wait_a_little(Waiting& waiting) {
 }
 
 CUresult Call::wait_for(const std::shared_ptr<Stream>& stream) {
-    const CUresult result = wait([&] { return stream->pending == 0; });
+    // The legacy stream stands for all blocking ones. They are looked up anew each time: one that
+    // was destroyed is gone once its work is over.
+    Context& context = *stream->context;
+    const bool legacy = stream == context.legacy;
+    const auto behind = [&] {
+        if (!legacy) return std::vector<Stream*>{stream.get()};
+        auto all = machine_->all_streams(&context);
+        std::erase_if(all, [](const Stream* each) { return !each->blocking; });
+        return all;
+    };
+    const CUresult result = wait([&] {
+        const auto all = behind();
+        return std::all_of(all.begin(), all.end(), [](Stream* each) { return each->pending == 0; });
+    });
     if (result == CUDA_SUCCESS && machine_->settings.checker) {
-        machine_->checker.host_waited(stream->actor.clock);
+        if (legacy) machine_->checker.host_waited(context.retired_blocking);
+        for (const Stream* each : behind()) machine_->checker.host_waited(each->actor.clock);
     }
     return result;
 }

@@ -53,7 +53,10 @@ def open_driver(spec: str) -> ModuleType:
     kind, _, profile = spec.partition(":")
     if kind == "sim" and not _opened:
         os.environ["VRAMKIT_SIM"] = SIMULATOR_SETTINGS.format(profile=profile or "h200")
-        _opened.append(ctypes.CDLL(str(simulator_path())))
+        library = ctypes.CDLL(str(simulator_path()))
+        _opened.append(library)
+        # Where another suite of this process has used it before, its settings must not stay.
+        assert library.simReset(os.environ["VRAMKIT_SIM"].encode(), None, ctypes.c_size_t(0)) == 0
     import cuda.bindings.driver as driver
 
     return driver
