@@ -65,7 +65,7 @@ struct Bench {
     double seconds = 0.15;  // of one repetition of a workload that can run for any time
     std::uint64_t cap = 0;  // of the card, for fragmentation
     int settle_ms = 0;      // after a burst
-    std::vector<Row> rows;
+    std::vector<Row> rows{};
 
     // Memory of the card in use, by whomever.
     std::uint64_t card_bytes() const {

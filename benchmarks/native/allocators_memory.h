@@ -10,8 +10,8 @@
 
 namespace bench {
 
-// The card is filled up to the cap, every second block is freed, and 90 % of what was freed is asked
-// for in one piece. `tidy` runs before the request, off the clock.
+// The card is filled up to the cap, every second block is freed, and 90 % of what was freed is
+// asked for in one piece. `tidy` runs before the request, off the clock.
 template <class Maker, class Tidy>
 void measure_fragmentation(Bench& bench, Row row, Maker make, Tidy tidy) {
     const std::vector<std::uint64_t> sizes = filling_sizes(bench.cap);
@@ -21,7 +21,7 @@ void measure_fragmentation(Bench& bench, Row row, Maker make, Tidy tidy) {
     double most_bytes = 0;
     Block sum[2];  // of all and of the freed ones: their number as address
     for (int repetition = 0; repetition < bench.repetitions; ++repetition) {
-        const std::uint64_t before = bench.card_bytes();
+        const auto before = static_cast<double>(bench.card_bytes());
         const auto allocator = make(bench.cap);
         std::vector<Block> blocks;
         sum[0] = sum[1] = {};
@@ -31,6 +31,7 @@ void measure_fragmentation(Bench& bench, Row row, Maker make, Tidy tidy) {
             blocks.push_back({address, bytes});
             sum[0] = {sum[0].address + 1, sum[0].bytes + bytes};
         }
+        if (blocks.size() < 2) throw Failure("the cap does not hold two blocks");
         for (std::size_t i = 1; i < blocks.size(); i += 2) {
             allocator->deallocate(blocks[i].address, blocks[i].bytes, lanes[0]);
             sum[1] = {sum[1].address + 1, sum[1].bytes + blocks[i].bytes};
@@ -41,7 +42,7 @@ void measure_fragmentation(Bench& bench, Row row, Maker make, Tidy tidy) {
         const double start = bench.gpu.now();
         const std::uint64_t large = allocator->allocate(asked, lanes[0]);
         const double milliseconds = (bench.gpu.now() - start) * 1e-6;
-        const auto held = static_cast<double>(bench.card_bytes() - before);
+        const double held = static_cast<double>(bench.card_bytes()) - before;
         most_bytes = std::max(most_bytes, held);
         if (large != 0) {
             ++served;
@@ -54,7 +55,9 @@ void measure_fragmentation(Bench& bench, Row row, Maker make, Tidy tidy) {
             allocator->deallocate(blocks[i].address, blocks[i].bytes, lanes[0]);
         }
     }
-    row.outcome = served == bench.repetitions ? "served" : served > 0 ? "at times" : "out of memory";
+    row.outcome = served == bench.repetitions ? "served"
+                  : served > 0                ? "at times"
+                                              : "out of memory";
     row.details = {{"cap_bytes", static_cast<double>(bench.cap)},
                    {"blocks", static_cast<double>(sum[0].address)},
                    {"filled_bytes", static_cast<double>(sum[0].bytes)},
@@ -176,27 +179,35 @@ void measure_beside_kernel(Bench& bench, const Row& row, Maker make) {
             }
         }
         covered_ns = std::min(covered_ns, bench.gpu.now() - start);
-        outlasted = outlasted && busy();
         for (const auto& [block, lane] : grown) give(block, lanes[lane]);
         for (std::size_t lane = 0; lane < 2; ++lane) {
             for (const Block& block : live[lane]) {
                 if (block.address != 0) give(block, lanes[lane]);
             }
         }
+        outlasted = outlasted && busy();
         bench.synchronize();
         for (int kind = 0; kind < kKinds; ++kind) {
-            middles[kind].push_back(quantile(samples[kind], 0.5));
-            hundredths[kind].push_back(quantile(samples[kind], 0.99));
-            tails[kind].push_back(quantile(samples[kind], 0.999));
-            worst[kind] = std::max(worst[kind], quantile(samples[kind], 1));
-            counts[kind] += static_cast<double>(samples[kind].size());
+            auto& sorted = samples[kind];
+            if (sorted.empty()) continue;
+            std::sort(sorted.begin(), sorted.end());
+            const auto last = static_cast<double>(sorted.size() - 1);
+            const auto at = [&](double fraction) {
+                return sorted[static_cast<std::size_t>(std::ceil(fraction * last))];
+            };
+            middles[kind].push_back(at(0.5));
+            hundredths[kind].push_back(at(0.99));
+            tails[kind].push_back(at(0.999));
+            worst[kind] = std::max(worst[kind], sorted.back());
+            counts[kind] += last + 1;
         }
     }
     for (int kind = 0; kind < kKinds; ++kind) {
         Row each = row;
         each.workload += names[kind];
         each.values = tails[kind];
-        each.outcome = outlasted ? "the kernel outlasted the calls" : "a call waited for the kernel";
+        each.outcome =
+            outlasted ? "the kernel outlasted the calls" : "a call waited for the kernel";
         each.details = {{"p50_us", quantile(middles[kind], 0.5)},
                         {"p99_us", quantile(hundredths[kind], 0.5)},
                         {"p99.9_us", quantile(tails[kind], 0.5)},

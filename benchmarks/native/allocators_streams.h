@@ -72,8 +72,8 @@ void measure_multi_stream(Bench& bench, Row row, std::size_t streams, bool warm,
         const double milliseconds = once(*allocator);
         if (repetition >= 0) row.values.push_back(milliseconds);
     }
-    row.details = {{"ideal_ms", static_cast<double>(kSpinNs) * 1e-6 * kKernels /
-                                    static_cast<double>(streams)}};
+    row.details = {{"ideal_ms",
+                    static_cast<double>(kSpinNs) * 1e-6 * kKernels / static_cast<double>(streams)}};
     bench.rows.push_back(std::move(row));
 }
 

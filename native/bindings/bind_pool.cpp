@@ -22,14 +22,16 @@ using pool::Config;
 using pool::Failure;
 using pool::StreamRef;
 
-[[noreturn]] void raise_failure(const Driver& driver, const Failure& why) {
+[[noreturn]] void raise_failure(const Driver& driver, const Failure& why, const char* call) {
     switch (why.kind) {
         case Failure::Kind::bad_value:
             throw nb::value_error(why.message.c_str());
         case Failure::Kind::closed:
+        case Failure::Kind::forked:
             raise_closed(why.message);
         case Failure::Kind::out_of_memory:
-            raise_out_of_memory("Pool.malloc", why.message);
+            if (why.message.empty()) check(driver, why.code, why.call.c_str());
+            raise_out_of_memory(call, why.message);
         case Failure::Kind::driver:
             check(driver, why.code, why.call.c_str());
             break;
@@ -54,23 +56,38 @@ class PoolEngine {
             unsigned long long id = 0;
             const ContextScope scope(*device_);
             if (device_->call().cuStreamGetId(nullptr, &id) == CUDA_SUCCESS) legacy_.id = id;
+            legacy_.told = true;  // it lives as long as the context
         }
-        if (engine_ == nullptr) fail(why);
+        if (engine_ == nullptr) fail(why, "Pool");
     }
     ~PoolEngine() {
         if (engine_ == nullptr) return;
-        if (epoch_ != device_->session().epoch()) engine_->abandon();
+        if (!ExitGate::enter()) {
+            // Python exits: nothing may wait for the GPU now, and the process ends with its memory.
+            static_cast<void>(new std::shared_ptr<pool::Pool>(std::move(engine_)));
+            return;
+        }
+        ExitGate::leave();
         const GilReleased released;
         engine_.reset();
     }
 
+    // Raises ClosedError where the driver that the pool works with is no more, or not this
+    // process's.
     pool::Pool& engine() {
-        if (epoch_ != device_->session().epoch()) {
+        if (gone()) {
             raise_closed("this Pool is gone: the simulated GPU was reset after it was made");
+        }
+        if (engine_->forked()) {
+            raise_closed("this Pool belongs to the parent process: a forked child cannot use it");
         }
         return *engine_;
     }
-    [[noreturn]] void fail(const Failure& why) { raise_failure(device_->session().driver(), why); }
+    bool gone() const { return epoch_ != device_->session().epoch(); }
+    bool closed() const { return gone() || engine_->closed(); }
+    [[noreturn]] void fail(const Failure& why, const char* call) {
+        raise_failure(device_->session().driver(), why, call);
+    }
     const std::shared_ptr<Device>& device() const { return device_; }
 
     // Our own streams know their id; of a foreign one the driver is asked.
@@ -82,7 +99,7 @@ class PoolEngine {
             if (stream.device().get() != device_.get()) {
                 throw nb::value_error("the stream is of another device than the pool");
             }
-            if (!stream.per_thread()) return {stream.handle(), stream.id()};
+            if (!stream.per_thread()) return {stream.handle(), stream.id(), stream.owned()};
         }
         StreamRef result{stream_handle(object), 0};
         unsigned long long id = 0;
@@ -100,58 +117,86 @@ class PoolEngine {
     StreamRef legacy_;
 };
 
-uint64_t positive(int64_t bytes) {
-    if (bytes <= 0) {
-        const std::string text =
-            "a block has at least 1 byte; asked for were " + std::to_string(bytes);
-        throw nb::value_error(text.c_str());
-    }
-    return static_cast<uint64_t>(bytes);
+// Any integer of 1 and more that 63 bits hold; a TypeError for what is none, a ValueError, which
+// says what was given, for the rest.
+uint64_t positive(nb::handle number, const char* what) {
+    const nb::object index = nb::steal(PyNumber_Index(number.ptr()));
+    if (!index.is_valid()) throw nb::python_error();
+    int overflow = 0;
+    const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+    if (overflow == 0 && value > 0) return static_cast<uint64_t>(value);
+    const std::string text = std::string(what) + " is " + nb::str(index).c_str() +
+                             "; it may be 1 to " + std::to_string(pool::kLargestRequest);
+    throw nb::value_error(text.c_str());
 }
 
-uint64_t allocate(PoolEngine& self, int64_t bytes, nb::handle stream, bool may_wait, Failure& why) {
-    const StreamRef ref = self.stream(stream);
-    const uint64_t size = positive(bytes);
-    if (const uint64_t address = self.engine().malloc_cached(size, ref); address != 0) {
-        return address;
+// 0, which is no pool's, for what no pointer can be.
+uint64_t pointer(nb::handle number) {
+    const nb::object index = nb::steal(PyNumber_Index(number.ptr()));
+    if (!index.is_valid()) throw nb::python_error();
+    const unsigned long long value = PyLong_AsUnsignedLongLong(index.ptr());
+    if (value == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) {
+        PyErr_Clear();
+        return 0;
     }
+    return value;
+}
+
+uint64_t allocate(PoolEngine& self, nb::handle bytes, nb::handle stream, bool may_wait,
+                  Failure& why) {
+    const uint64_t size = positive(bytes, "size");
     pool::Pool& engine = self.engine();
+    const StreamRef ref = self.stream(stream);
+    if (const uint64_t address = engine.malloc_cached(size, ref); address != 0) return address;
     const GilReleased released;
     return engine.malloc(size, ref, may_wait, why);
 }
 
-uint64_t malloc(PoolEngine& self, int64_t bytes, nb::handle stream) {
+uint64_t malloc(PoolEngine& self, nb::handle bytes, nb::handle stream) {
     Failure why;
     const uint64_t address = allocate(self, bytes, stream, true, why);
-    if (address == 0) self.fail(why);
+    if (address == 0) self.fail(why, "Pool.malloc");
     return address;
 }
 
-std::optional<uint64_t> try_malloc(PoolEngine& self, int64_t bytes, nb::handle stream) {
+std::optional<uint64_t> try_malloc(PoolEngine& self, nb::handle bytes, nb::handle stream) {
     Failure why;
     const uint64_t address = allocate(self, bytes, stream, false, why);
     if (address != 0) return address;
     if (why.kind == Failure::Kind::out_of_memory) return std::nullopt;
-    self.fail(why);
+    self.fail(why, "Pool.try_malloc");
 }
 
-void free(PoolEngine& self, uint64_t address, std::optional<int64_t> size, nb::handle stream) {
+// Whoever waits for the engine's lock must have let go of the GIL: its holder may wait for work
+// that ends in a Python host function.
+void free(PoolEngine& self, nb::handle address, nb::handle size, nb::handle stream) {
+    using Freed = pool::Pool::Freed;
     Failure why;
     pool::Pool::Full full;
+    const uint64_t block = pointer(address);
     std::optional<uint64_t> bytes;
-    if (size) bytes = positive(*size);
+    if (!size.is_none()) bytes = positive(size, "size");
+    pool::Pool& engine = self.engine();
     std::optional<StreamRef> ref;
     if (!stream.is_none()) ref = self.stream(stream);
-    pool::Pool& engine = self.engine();
-    if (!engine.free_cached(address, bytes, ref, why, full)) self.fail(why);
-    if (full.cache != nullptr) {
+    Freed freed = engine.free_cached(block, bytes, ref, why, full);
+    if (freed == Freed::no_cache) {
+        const GilReleased released;
+        freed = engine.free(block, bytes, ref, why) ? Freed::yes : Freed::refused;
+    } else if (full.cache != nullptr) {
         const GilReleased released;
         engine.spill(full);
     }
+    if (freed == Freed::refused) self.fail(why, "Pool.free");
 }
 
 nb::dict counts(PoolEngine& self) {
-    const pool::Stats now = self.engine().stats();
+    pool::Pool& engine = self.engine();
+    pool::Stats now;
+    {
+        const GilReleased released;
+        now = engine.stats();
+    }
     nb::dict result;
 #define VRAMKIT_STAT(name) result[#name] = now.name
     VRAMKIT_STAT(total_allocated);
@@ -189,24 +234,26 @@ Config config_from(uint64_t thread_cache_max_blocks, uint64_t global_cache_max_b
 
 uint64_t give_back(PoolEngine& self, bool wait) {
     pool::Pool& engine = self.engine();
+    if (engine.closed()) raise_closed("the pool is closed");
     const GilReleased released;
     return engine.trim(wait);
 }
 
-void preallocate(PoolEngine& self, int64_t bytes, int64_t count) {
+void preallocate(PoolEngine& self, nb::handle bytes, nb::handle count) {
     Failure why;
-    const uint64_t size = positive(bytes);
-    const uint64_t blocks = positive(count);
+    const uint64_t size = positive(bytes, "size");
+    const uint64_t blocks = positive(count, "count");
     pool::Pool& engine = self.engine();
     bool done;
     {
         const GilReleased released;
         done = engine.preallocate(size, blocks, why);
     }
-    if (!done) self.fail(why);
+    if (!done) self.fail(why, "Pool.preallocate");
 }
 
 void shut(PoolEngine& self) {
+    if (self.gone()) return;
     Failure why;
     pool::Pool& engine = self.engine();
     bool done;
@@ -214,7 +261,30 @@ void shut(PoolEngine& self) {
         const GilReleased released;
         done = engine.close(why);
     }
-    if (!done) self.fail(why);
+    if (!done) self.fail(why, "Pool.close");
+}
+
+void apply(PoolEngine& self, const Config& config) {
+    Failure why;
+    pool::Pool& engine = self.engine();
+    bool done;
+    {
+        const GilReleased released;
+        done = engine.configure(config, why);
+    }
+    if (!done) self.fail(why, "Pool.configure");
+}
+
+void reset_stats(PoolEngine& self) {
+    pool::Pool& engine = self.engine();
+    const GilReleased released;
+    engine.reset_stats();
+}
+
+std::string check_invariants(PoolEngine& self) {
+    pool::Pool& engine = self.engine();
+    const GilReleased released;
+    return engine.check_invariants();
 }
 
 }  // namespace
@@ -242,23 +312,18 @@ void bind_pool(nb::module_& module) {
              "Gives a block back at this point of its stream, or of the given one: all its use is "
              "ordered before.")
         .def("preallocate", &preallocate, nb::arg("size"), nb::arg("count"),
+             nb::sig("def preallocate(self, size: int, count: int) -> None"),
              "Has `count` blocks ready that are large enough for `size` bytes.")
+        .def("reset_stats", &reset_stats, "Counters from zero; usage and reserved memory stay.")
         .def(
-            "reset_stats", [](PoolEngine& self) { self.engine().reset_stats(); },
-            "Counters from zero; usage and reserved memory stay.")
-        .def(
-            "check_invariants", [](PoolEngine& self) { return self.engine().check_invariants(); },
-            "What does not hold of the engine's equations; empty when all is well.")
+            "check_invariants", &check_invariants,
+            "What does not hold of the engine's equations; empty when all is well. No other thread "
+            "may use the pool meanwhile.")
+        .def_prop_ro("closed", &PoolEngine::closed)
         .def("give_back", &give_back, nb::arg("wait"))
         .def("counts", &counts, nb::sig("def counts(self) -> dict[str, int]"))
         .def("shut", &shut)
-        .def(
-            "apply",
-            [](PoolEngine& self, const Config& config) {
-                Failure why;
-                if (!self.engine().configure(config, why)) self.fail(why);
-            },
-            nb::arg("config"));
+        .def("apply", &apply, nb::arg("config"));
 }
 
 }  // namespace vramkit

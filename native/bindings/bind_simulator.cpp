@@ -10,6 +10,7 @@
 #include "bindings/gil.h"
 #include "bindings/session.h"
 #include "bindings/stream.h"
+#include "pool/threads.h"
 #include "sim/control.h"
 
 namespace nb = nanobind;
@@ -47,7 +48,10 @@ class Controls {
         {
             const GilReleased released;
             failed = reset_(settings.c_str(), reason.data(), reason.size());
-            if (failed == 0) session_->begin_next_epoch();
+            if (failed == 0) {
+                session_->begin_next_epoch();
+                pool::tell_pools_of_reset(session_->call());
+            }
         }
         if (failed != 0) throw nb::value_error(reason.data());
     }

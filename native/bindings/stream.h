@@ -25,6 +25,8 @@ class Stream {
     CUstream handle() const { return handle_; }
     uint64_t id() const { return id_; }
     const std::shared_ptr<Device>& device() const { return device_; }
+    // Of an owned stream pools are told before it is destroyed.
+    bool owned() const { return ownership_ == Ownership::owned; }
     // The per-thread default stream is another stream, with another id, on every thread.
     bool per_thread() const { return handle_ == VRAMKIT_STREAM_PER_THREAD; }
 

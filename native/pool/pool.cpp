@@ -1,8 +1,6 @@
 // The hot paths, and the way from a thread's cache to the global level and back.
 #include "pool/pool.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 
 #include "pool/scopes.h"
@@ -24,7 +22,7 @@ bool fail(Failure& why, Failure::Kind kind, std::string message) {
 }  // namespace
 
 Pool::Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, const Config& config)
-    : id_(register_pool(*this)),
+    : id_(next_pool_id()),
       driver_(std::move(driver)),
       call_(driver_->call()),
       device_(device),
@@ -35,6 +33,7 @@ Pool::Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, const 
       classes_(config.classes),
       stats_on_(config.enable_stats),
       config_(config),
+      events_(call_),
       bins_(kClasses) {
     block_allocated_ =
         reinterpret_cast<decltype(block_allocated_)>(driver_->symbol("simBlockAlloc"));
@@ -51,56 +50,100 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
         why = {Failure::Kind::driver, result, "cuDeviceTotalMem_v2", ""};
         return nullptr;
     }
+    pool->card_bytes_ = card;
     pool->range_ = Range::reserve(pool->call_, device, card, why);
-    return pool->range_ != nullptr ? pool : nullptr;
+    if (pool->range_ == nullptr) return nullptr;
+    // From here on other threads may tell it of streams.
+    register_pool(pool->id_, *pool);
+    return pool;
 }
 
 Pool::~Pool() {
     unregister_pool(id_);
-    if (fork_count_ != fork_count() || range_ == nullptr || abandoned_) return;
+    if (range_ == nullptr || abandoned_) return;
+    if (forked()) {
+        // The driver is the parent's: not one call.
+        forget_driver();
+        return;
+    }
     // Whatever is still live goes too: nobody can free it any more.
     const SlowPathScope scope(call_, context_);
-    for (Bin& bin : bins_) {
-        for (Batch& batch : bin.batches) {
-            if (batch.mark != nullptr) batch.mark->wait();
-        }
-    }
     if (!chunks_.empty()) call_.cuCtxSynchronize();
     for (const auto& [address, chunk] : chunks_) range_->unmap(*chunk);
+    bins_.clear();
+    streams_.clear();
+    events_.drop();
 }
+
+bool Pool::forked() const { return fork_count_ != fork_count(); }
 
 Cache* Pool::cache_of(StreamRef stream, Failure& why) {
     if (Cache* cache = find_cache(id_, stream.id)) return cache;
-    return make_cache(stream, why);
+    forget_gone_pools();
+    const std::lock_guard guard(lock_);
+    const std::optional<std::uint32_t> number = number_of(stream, why);
+    return number ? make_cache(*number) : nullptr;
 }
 
-Cache* Pool::make_cache(StreamRef stream, Failure& why) {
+Cache* Pool::cache_of(std::uint32_t number, Failure& why) {
+    if (Cache* cache = find_cache_by_number(id_, number)) return cache;
+    forget_gone_pools();
     const std::lock_guard guard(lock_);
     if (closed()) {
         fail(why, Failure::Kind::closed, "the pool is closed");
         return nullptr;
     }
-    const auto [entry, added] =
-        stream_numbers_.try_emplace(stream.id, static_cast<std::uint32_t>(streams_.size()));
-    if (added) {
-        if (streams_.size() == Block::kMostStreams) {
-            stream_numbers_.erase(entry);
-            fail(why, Failure::Kind::bad_value, "the pool has seen too many streams (16,777,216)");
-            return nullptr;
-        }
-        streams_.push_back(stream);
+    return make_cache(number);
+}
+
+std::optional<std::uint32_t> Pool::number_of(StreamRef stream, Failure& why) {
+    if (closed()) {
+        fail(why, Failure::Kind::closed, "the pool is closed");
+        return {};
     }
+    if (const auto known = stream_numbers_.find(stream.id); known != stream_numbers_.end()) {
+        // First seen as a raw handle, perhaps, and now as a stream of ours.
+        streams_[known->second].ref.told |= stream.told;
+        return known->second;
+    }
+    const SlowPathScope scope(call_, context_);
+    CUcontext context = nullptr;
+    if (const CUresult result = call_.cuStreamGetCtx(stream.handle, &context);
+        result != CUDA_SUCCESS) {
+        why = {Failure::Kind::driver, result, "cuStreamGetCtx", ""};
+        return {};
+    }
+    if (context != context_) {
+        fail(why, Failure::Kind::bad_value, "the stream is of another context than the pool");
+        return {};
+    }
+    const auto number = static_cast<std::uint32_t>(streams_.size());
+    if (number == Block::kMostStreams) {
+        fail(why, Failure::Kind::bad_value, "the pool has seen too many streams (16,777,216)");
+        return {};
+    }
+    stream_numbers_.emplace(stream.id, number);
+    streams_.push_back({stream, false, nullptr});
+    return number;
+}
+
+// A thread that works with ever new streams keeps caches only of those that live.
+Cache* Pool::make_cache(std::uint32_t number) {
+    // The checker of a simulated GPU listens to threads with a context.
+    const SlowPathScope scope(call_, context_);
+    for (Cache* ended : forget_ended_caches(id_)) retire(ended);
     caches_.push_back(std::make_unique<Cache>());
     Cache* cache = caches_.back().get();
-    cache->number = entry->second;
-    cache->stream = stream;
+    cache->number = number;
+    cache->stream = streams_[number].ref;
+    cache->ended = streams_[number].ended;
     remember_cache(id_, cache);
     return cache;
 }
 
 // No lock, no driver call.
 std::uint64_t Pool::malloc_cached(std::uint64_t bytes, StreamRef stream) {
-    if (bytes - 1 >= kLargestRequest || fork_count_ != fork_count()) return 0;
+    if (bytes - 1 >= kLargestRequest || forked()) return 0;
     Cache* cache = find_cache(id_, stream.id);
     if (cache == nullptr) return 0;
     const ClassIndex index = class_of(bytes, classes_.load(std::memory_order_relaxed));
@@ -125,7 +168,7 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, StreamRef stream, bool may_wait,
                  std::to_string(bytes));
         return 0;
     }
-    if (fork_count_ != fork_count()) {
+    if (forked()) {
         fail(why, Failure::Kind::forked, "the pool belongs to the parent process: a fork has none");
         return 0;
     }
@@ -166,49 +209,59 @@ void Pool::report_live(Cache& cache) {
 bool Pool::free(std::uint64_t address, std::optional<std::uint64_t> bytes,
                 std::optional<StreamRef> stream, Failure& why) {
     Full full;
-    if (!free_cached(address, bytes, stream, why, full)) return false;
+    Freed freed = free_cached(address, bytes, stream, why, full);
+    if (freed == Freed::no_cache) {
+        const Chunk& chunk = *range_->chunk_of(address);
+        const Block& block = chunk.blocks[(address - chunk.address) / chunk.block_bytes];
+        const Cache* made = stream ? cache_of(*stream, why) : cache_of(block.stream(), why);
+        if (made == nullptr) return false;
+        freed = free_cached(address, bytes, stream, why, full);
+    }
     if (full.cache != nullptr) spill(full);
-    return true;
+    return freed == Freed::yes;
 }
 
-bool Pool::free_cached(std::uint64_t address, std::optional<std::uint64_t> given_bytes,
-                       std::optional<StreamRef> given_stream, Failure& why, Full& full) {
-    if (fork_count_ != fork_count()) {
-        return fail(why, Failure::Kind::forked,
-                    "the pool belongs to the parent process: a fork has none");
+Pool::Freed Pool::free_cached(std::uint64_t address, std::optional<std::uint64_t> given_bytes,
+                              std::optional<StreamRef> given_stream, Failure& why, Full& full) {
+    const auto refuse = [&](Failure::Kind kind, std::string message) {
+        fail(why, kind, std::move(message));
+        return Freed::refused;
+    };
+    if (forked()) {
+        return refuse(Failure::Kind::forked,
+                      "the pool belongs to the parent process: a fork has none");
     }
     Chunk* chunk = range_->chunk_of(address);
     const std::uint64_t inside = chunk == nullptr ? 0 : address - chunk->address;
     if (chunk == nullptr || inside / chunk->block_bytes >= chunk->count) {
-        return fail(why, Failure::Kind::bad_value, "the pointer is not of this pool");
+        if (closed()) return refuse(Failure::Kind::closed, "the pool is closed");
+        return refuse(Failure::Kind::bad_value, "the pointer is not of this pool");
     }
     if (inside % chunk->block_bytes != 0) {
-        return fail(why, Failure::Kind::bad_value,
-                    "the pointer lies inside a block; free takes the one that malloc returned");
+        return refuse(Failure::Kind::bad_value,
+                      "the pointer lies inside a block; free takes the one that malloc returned");
     }
     const BlockRef ref{chunk, static_cast<std::uint32_t>(inside / chunk->block_bytes)};
     Block& block = ref.block();
     if (block.state() != State::live) {
-        return fail(why, Failure::Kind::bad_value, "the block is not in use: freed twice?");
+        return refuse(Failure::Kind::bad_value, "the block is not in use: freed twice?");
     }
     const bool large = chunk->count == 1 && chunk->block_bytes >= kPage;
     const std::uint64_t bytes = large ? chunk->asked : block.bytes();
     if (given_bytes && *given_bytes != bytes) {
-        return fail(why, Failure::Kind::bad_value,
-                    "the block has " + std::to_string(bytes) + " bytes, not " +
-                        std::to_string(*given_bytes));
+        return refuse(Failure::Kind::bad_value, "the block has " + std::to_string(bytes) +
+                                                    " bytes, not " + std::to_string(*given_bytes));
     }
     // Without a stream it is that of the allocation, of which this thread mostly has a cache.
-    Cache* cache =
-        given_stream ? cache_of(*given_stream, why) : find_cache_by_number(id_, block.stream());
-    if (cache == nullptr && !given_stream) cache = make_cache(stream_of(block), why);
-    if (cache == nullptr) return false;
+    Cache* cache = given_stream ? find_cache(id_, given_stream->id)
+                                : find_cache_by_number(id_, block.stream());
+    if (cache == nullptr) return Freed::no_cache;
     if (!block.take_from_user()) {
-        return fail(why, Failure::Kind::bad_value, "the block is not in use: freed twice?");
+        return refuse(Failure::Kind::bad_value, "the block is not in use: freed twice?");
     }
-    if (block_freed_ != nullptr) block_freed_(address, bytes, cache->stream.handle);
 
     cache->take_for_sure();
+    if (block_freed_ != nullptr) tell_checker_of_free(*cache, address, bytes);
     auto& bin = cache->bins[chunk->index];
     bin.push_back(ref);
     cache->bytes += chunk->block_bytes;
@@ -219,16 +272,26 @@ bool Pool::free_cached(std::uint64_t address, std::optional<std::uint64_t> given
     cache->unreported -= static_cast<std::int64_t>(bytes);
     if (cache->unreported <= -kUnreportedBytes) report_live(*cache);
     if (bin.size() > cache_blocks_.load(std::memory_order_relaxed) ||
-        cache->bytes > cache_bytes_.load(std::memory_order_relaxed)) {
+        cache->bytes > cache_bytes_.load(std::memory_order_relaxed) || cache->ended) {
         full = {cache, chunk->index};
     }
     cache->leave();
-    return true;
+    return Freed::yes;
 }
 
-StreamRef Pool::stream_of(const Block& block) {
-    const std::lock_guard guard(lock_);
-    return streams_[block.stream()];
+// Of a stream that is no more, and of another thread's default stream, there is no telling: both
+// go by handles that mean another stream by now.
+void Pool::tell_checker_of_free(const Cache& cache, std::uint64_t address, std::uint64_t bytes) {
+    if (!cache.ended && names_its_stream(cache.stream)) {
+        block_freed_(address, bytes, cache.stream.handle);
+    }
+}
+
+// The handle of the per-thread default stream means another stream on every thread.
+bool Pool::names_its_stream(const StreamRef& stream) const {
+    if (stream.handle != VRAMKIT_STREAM_PER_THREAD) return true;
+    unsigned long long id = 0;
+    return call_.cuStreamGetId(stream.handle, &id) == CUDA_SUCCESS && id == stream.id;
 }
 
 }  // namespace vramkit::pool

@@ -43,9 +43,10 @@ std::unique_ptr<Range> Range::reserve(const DriverTable& call, int device, std::
     return range;
 }
 
-Range::~Range() {
+void Range::release() {
     for (const CUmemGenericAllocationHandle handle : unreleased_) call_.cuMemRelease(handle);
-    if (bytes_ > 0) call_.cuMemAddressFree(base_, bytes_);
+    unreleased_.clear();
+    if (const std::uint64_t bytes = bytes_.exchange(0)) call_.cuMemAddressFree(base_, bytes);
 }
 
 std::uint64_t Range::take(std::uint64_t bytes) {

@@ -16,14 +16,13 @@ class Range {
     // of different sizes then never matter.
     static std::unique_ptr<Range> reserve(const DriverTable& call, int device,
                                           std::uint64_t card_bytes, Failure& why);
-    // All chunks must have been unmapped.
-    ~Range();
+    ~Range() { release(); }
     Range(const Range&) = delete;
     Range& operator=(const Range&) = delete;
 
     // The chunk that holds an address, or null for a foreign one. No lock: two loads.
     Chunk* chunk_of(std::uint64_t address) const {
-        if (address - base_ >= bytes_) return nullptr;
+        if (address - base_ >= bytes_.load(std::memory_order_relaxed)) return nullptr;
         return pages_[(address - base_) / kPage].load(std::memory_order_acquire);
     }
 
@@ -32,6 +31,8 @@ class Range {
     // Gives the chunk's memory back. Its blocks must be idle, and all work that used them done.
     // False: the driver refused, and the chunk is as it was.
     bool unmap(Chunk& chunk);
+    // Gives the addresses back; all chunks must have been unmapped. Every pointer is foreign then.
+    void release();
     // The driver no longer knows the reservation.
     void forget() {
         bytes_ = 0;
@@ -48,7 +49,7 @@ class Range {
     const DriverTable& call_;
     int device_;
     std::uint64_t base_ = 0;
-    std::uint64_t bytes_ = 0;
+    std::atomic<std::uint64_t> bytes_{0};  // 0: given back
     std::unique_ptr<std::atomic<Chunk*>[]> pages_;
     std::map<std::uint64_t, std::uint64_t> holes_;  // begin -> end
     // Handles whose release failed: tried again with the next one.

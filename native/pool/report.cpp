@@ -92,7 +92,11 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
         waiting += blocks * class_bytes(index);
         if (blocks > 0) largest = class_bytes(index);
     }
-    for (const auto& cache : caches_) cached += cache->bytes;
+    for (const auto& cache : caches_) {
+        cache->take_for_sure();
+        cached += cache->bytes;
+        cache->leave();
+    }
     size_t free = 0, total = 0;
     call_.cuMemGetInfo_v2(&free, &total);
     const auto mib = [](std::uint64_t value) { return std::to_string(value >> 20) + " MiB"; };

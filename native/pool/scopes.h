@@ -11,12 +11,18 @@ class SlowPathScope {
     SlowPathScope(const DriverTable& call, CUcontext context) : call_(call) {
         CUcontext current = nullptr;
         call_.cuCtxGetCurrent(&current);
-        pushed_ = current != context && call_.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+        if (current == nullptr) {
+            // Nothing to restore: like the CUDA runtime, leave ours to the thread's next calls.
+            call_.cuCtxSetCurrent(context);
+        } else {
+            pushed_ = current != context && call_.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+        }
         call_.cuThreadExchangeStreamCaptureMode(&mode_);
     }
     ~SlowPathScope() {
         call_.cuThreadExchangeStreamCaptureMode(&mode_);
-        if (pushed_) call_.cuCtxPopCurrent_v2(nullptr);
+        CUcontext popped = nullptr;
+        if (pushed_) call_.cuCtxPopCurrent_v2(&popped);
     }
     SlowPathScope(const SlowPathScope&) = delete;
     SlowPathScope& operator=(const SlowPathScope&) = delete;

@@ -10,6 +10,10 @@ namespace vramkit::pool {
 namespace {
 
 constexpr std::uint64_t kLargestSlab = std::uint64_t{32} << 20;
+constexpr std::uint64_t kRefillPart = 64;  // of a cache's bytes
+// Marks that one refill asks the driver about while memory is left, and when it is short.
+constexpr std::size_t kQuestions = 1;
+constexpr std::size_t kAllQuestions = ~std::size_t{0};
 
 }  // namespace
 
@@ -28,8 +32,16 @@ std::uint64_t Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t by
         cache.leave();
         return address;
     };
-    if (const BlockRef block = take_global(cache, index, stream); block.chunk != nullptr) {
+    if (const BlockRef block = take_global(cache, index, kQuestions); block.chunk != nullptr) {
         return serve(block);
+    }
+    // What can never be served costs the others nothing: no cache is emptied for it.
+    const std::uint64_t most =
+        config_.limit > 0 ? std::min(config_.limit, card_bytes_) : card_bytes_;
+    if (class_bytes(index) > most) {
+        why = {Failure::Kind::out_of_memory, CUDA_ERROR_OUT_OF_MEMORY, "", ""};
+        why.message = explain(bytes, why);
+        return 0;
     }
     const std::uint64_t batch = config_.batch_alloc_count;
     const auto grown = [&] { return grow(index, batch, why) || grow(index, 1, why); };
@@ -38,34 +50,45 @@ std::uint64_t Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t by
 
     // Short of memory: what idle threads cache, then memory of other classes that nothing uses.
     reclaim_caches();
-    if (const BlockRef block = take_global(cache, index, stream); block.chunk != nullptr) {
+    if (const BlockRef block = take_global(cache, index, kAllQuestions); block.chunk != nullptr) {
         return serve(block);
     }
-    if (release_idle(false) > 0 && grow(index, 1, why)) return serve(take_fresh(cache, index));
+    if (release_idle() > 0 && grow(index, 1, why)) return serve(take_fresh(cache, index));
     if (may_wait) {
         // A block of this class whose work is not done: the stream waits for it, not the host.
         if (const BlockRef block = take_after_gpu_wait(index, stream); block.chunk != nullptr) {
             return serve(block);
         }
-        if (release_idle(true) > 0 && grow(index, 1, why)) return serve(take_fresh(cache, index));
+        wait_for_marks();
+        if (const BlockRef block = take_global(cache, index, kAllQuestions);
+            block.chunk != nullptr) {
+            return serve(block);
+        }
+        if (release_idle() > 0 && grow(index, 1, why)) return serve(take_fresh(cache, index));
     }
     why.message = explain(bytes, why);
     return 0;
 }
 
-// The same stream's blocks at once; another's when their mark has passed; then fresh ones. Takes a
-// batch: what is not handed out now goes into the cache.
-BlockRef Pool::take_global(Cache& cache, ClassIndex index, StreamRef) {
+// The same stream's blocks at once; another's when their mark has passed; fresh ones. Takes a
+// batch: what is not handed out now goes into the cache. The driver is asked about few marks: each
+// question costs as much as the rest, and the oldest one is the likeliest to have passed.
+BlockRef Pool::take_global(Cache& cache, ClassIndex index, std::size_t questions) {
     Bin& bin = bins_[index];
-    const auto usable = [&](bool own) {
-        return std::find_if(bin.batches.begin(), bin.batches.end(), [&](const Batch& batch) {
-            if (own) return batch.stream == cache.number;
-            return batch.mark == nullptr || batch.mark->passed();
-        });
+    const auto first = [&](auto usable) {
+        return std::find_if(bin.batches.begin(), bin.batches.end(), usable);
     };
-    auto batch = usable(true);
-    if (batch == bin.batches.end()) batch = usable(false);
-    if (batch == bin.batches.end()) return take_fresh(cache, index);
+    auto batch = first([&](const Batch& each) { return each.stream == cache.number; });
+    if (batch == bin.batches.end()) {
+        batch = first([](const Batch& each) {
+            return each.marked && (each.mark == nullptr || each.mark->known());
+        });
+    }
+    if (batch == bin.batches.end() && !bin.fresh.empty()) return take_fresh(cache, index);
+    if (batch == bin.batches.end()) {
+        batch = first([&](Batch& each) { return questions > 0 && (--questions, passed(each)); });
+    }
+    if (batch == bin.batches.end()) return {};
     ++slow_.global_hits;
     return take_any(cache, index, bin, static_cast<std::size_t>(batch - bin.batches.begin()));
 }
@@ -76,10 +99,8 @@ BlockRef Pool::take_any(Cache& cache, ClassIndex index, Bin& bin, std::size_t wh
     batch.blocks.pop_back();
     --first.chunk->idle;
     --bin.waiting;
-    // Large blocks are not hoarded: a cache of them would sit on the card.
-    std::size_t more = is_large(index) ? 0 : config_.batch_alloc_count - 1;
     cache.take_for_sure();
-    for (; more > 0 && !batch.blocks.empty(); --more) {
+    for (std::size_t more = room_for(cache, index); more > 0 && !batch.blocks.empty(); --more) {
         const BlockRef block = batch.blocks.back();
         batch.blocks.pop_back();
         --block.chunk->idle;
@@ -95,6 +116,18 @@ BlockRef Pool::take_any(Cache& cache, ClassIndex index, Bin& bin, std::size_t wh
     return first;
 }
 
+std::size_t Pool::room_for(const Cache& cache, ClassIndex index) const {
+    // Large blocks are not hoarded: a cache of them would sit on the card.
+    if (is_large(index) || cache.bytes >= config_.cache_bytes) return 0;
+    const std::uint64_t held = cache.bins[index].size();
+    if (held >= config_.thread_cache_max_blocks) return 0;
+    // A refill is a small part of the cache: one with much of a class would push the others out.
+    const std::uint64_t bytes =
+        std::min(config_.cache_bytes - cache.bytes, config_.cache_bytes / kRefillPart);
+    return std::min({config_.batch_alloc_count - 1, config_.thread_cache_max_blocks - held,
+                     bytes / class_bytes(index)});
+}
+
 BlockRef Pool::take_fresh(Cache& cache, ClassIndex index) {
     auto& fresh = bins_[index].fresh;
     if (fresh.empty()) return {};
@@ -102,9 +135,8 @@ BlockRef Pool::take_fresh(Cache& cache, ClassIndex index) {
     const BlockRef first = fresh.back();
     fresh.pop_back();
     --first.chunk->idle;
-    std::size_t more = is_large(index) ? 0 : config_.batch_alloc_count - 1;
     cache.take_for_sure();
-    for (; more > 0 && !fresh.empty(); --more) {
+    for (std::size_t more = room_for(cache, index); more > 0 && !fresh.empty(); --more) {
         const BlockRef block = fresh.back();
         fresh.pop_back();
         --block.chunk->idle;
@@ -146,6 +178,8 @@ BlockRef Pool::take_after_gpu_wait(ClassIndex index, StreamRef stream) {
     Bin& bin = bins_[index];
     for (std::size_t i = 0; i < bin.batches.size(); ++i) {
         Batch& batch = bin.batches[i];
+        mark_now(batch);
+        if (batch.mark != nullptr && batch.mark->event() == nullptr) continue;
         if (batch.mark != nullptr &&
             call_.cuStreamWaitEvent(stream.handle, batch.mark->event(), 0) != CUDA_SUCCESS) {
             continue;
@@ -163,80 +197,120 @@ BlockRef Pool::take_after_gpu_wait(ClassIndex index, StreamRef stream) {
     return {};
 }
 
-// Behind all work that the stream holds now. Null: that work is done, since the host waited for it
-// where no event was to be had.
-std::shared_ptr<Mark> Pool::mark(const StreamRef& stream) {
-    std::shared_ptr<Mark> mark;
-    // The handle of the per-thread default stream means another stream on every thread.
-    unsigned long long id = stream.id;
-    if (stream.handle == VRAMKIT_STREAM_PER_THREAD) call_.cuStreamGetId(stream.handle, &id);
-    if (id == stream.id) mark = Mark::record(call_, stream.handle);
-    if (mark != nullptr) {
-        ++slow_.marks;
-    } else {
-        call_.cuCtxSynchronize();
-    }
-    return mark;
+std::shared_ptr<Mark> Pool::mark(std::uint32_t number) {
+    const KnownStream& stream = streams_[number];
+    if (stream.ended) return stream.end;
+    if (!names_its_stream(stream.ref)) return std::make_shared<Mark>(events_, nullptr);
+    auto made = Mark::record(events_, stream.ref.handle);
+    if (made->event() != nullptr) ++slow_.marks;
+    return made;
 }
 
-void Pool::spill(Cache& cache, ClassIndex index, std::size_t blocks,
-                 const std::shared_ptr<Mark>& mark) {
+// With the owner word. The oldest blocks go.
+void Pool::take_out(Cache& cache, ClassIndex index, std::size_t blocks,
+                    std::vector<Leaving>& leaving) {
     auto& from = cache.bins[index];
-    blocks = std::min(blocks, from.size());
-    if (blocks == 0) return;
-    Bin& bin = bins_[index];
-    Batch batch{
-        cache.number, mark, {from.begin(), from.begin() + static_cast<std::ptrdiff_t>(blocks)}};
-    from.erase(from.begin(), from.begin() + static_cast<std::ptrdiff_t>(blocks));
-    for (const BlockRef& block : batch.blocks) {
-        block.block().set(State::waiting, cache.number, 0);
-        ++block.chunk->idle;
-        cache.bytes -= block.chunk->block_bytes;
-    }
-    bin.waiting += blocks;
-    bin.batches.push_back(std::move(batch));
+    const auto end = from.begin() + static_cast<std::ptrdiff_t>(std::min(blocks, from.size()));
+    if (end == from.begin()) return;
+    leaving.push_back({index, {from.begin(), end}});
+    cache.bytes -= leaving.back().blocks.size() * class_bytes(index);
+    from.erase(from.begin(), end);
 }
 
-void Pool::spill_all(Cache& cache) {
-    const bool any = std::any_of(cache.bins.begin(), cache.bins.end(),
-                                 [](const auto& bin) { return !bin.empty(); });
-    if (!any) return;
-    const auto behind = mark(cache.stream);
+void Pool::take_out_all(Cache& cache, std::vector<Leaving>& leaving) {
     for (ClassIndex index = 0; index < kClasses; ++index) {
-        spill(cache, index, cache.bins[index].size(), behind);
+        take_out(cache, index, cache.bins[index].size(), leaving);
+    }
+}
+
+// The mark comes after the blocks have left the cache: nothing freed behind it goes with them. Of a
+// stream that cannot vanish unseen it is put off: its own blocks come back to it without one.
+void Pool::shelve(std::uint32_t number, std::vector<Leaving>& leaving) {
+    if (leaving.empty()) return;
+    const KnownStream& stream = streams_[number];
+    const bool marked = stream.ended || !stream.ref.told;
+    shelve(number, leaving, marked, marked ? mark(number) : nullptr);
+}
+
+void Pool::mark_now(Batch& batch) {
+    if (batch.marked) return;
+    batch.mark = mark(batch.stream);
+    batch.marked = true;
+}
+
+bool Pool::passed(Batch& batch) {
+    mark_now(batch);
+    return batch.mark == nullptr || batch.mark->passed();
+}
+
+void Pool::shelve(std::uint32_t number, std::vector<Leaving>& leaving, bool marked,
+                  const std::shared_ptr<Mark>& behind) {
+    for (Leaving& each : leaving) {
+        for (const BlockRef& block : each.blocks) {
+            block.block().set(State::waiting, number, 0);
+            ++block.chunk->idle;
+        }
+        bins_[each.index].waiting += each.blocks.size();
+        bins_[each.index].batches.push_back({number, marked, behind, std::move(each.blocks)});
     }
 }
 
 void Pool::spill(const Full& full) {
     Cache& cache = *full.cache;
     const std::lock_guard guard(lock_);
+    if (abandoned_) return;
     const SlowPathScope scope(call_, context_);
+    std::vector<Leaving> leaving;
     cache.take_for_sure();
-    if (cache.bytes > config_.cache_bytes) {
-        // Over the bytes: everything goes, large blocks and small, behind one mark.
-        spill_all(cache);
+    const bool over = cache.bytes > config_.cache_bytes;
+    if (cache.ended) {
+        take_out_all(cache, leaving);
+    } else if (over && class_bytes(full.index) <= config_.cache_bytes) {
+        // Over the bytes: the largest blocks go, down to seven eighths. The small ones weigh
+        // nothing and are asked for most.
+        const std::uint64_t enough = config_.cache_bytes / 8 * 7;
+        for (ClassIndex index = kClasses; index-- > 0 && cache.bytes > enough;) {
+            const std::uint64_t each = class_bytes(index);
+            take_out(cache, index, (cache.bytes - enough + each - 1) / each, leaving);
+        }
     } else {
-        spill(cache, full.index, (cache.bins[full.index].size() + 1) / 2, mark(cache.stream));
+        // A block that no cache could hold goes alone, and leaves the others where they are.
+        const std::size_t held = cache.bins[full.index].size();
+        take_out(cache, full.index, over ? held : (held + 1) / 2, leaving);
     }
     cache.leave();
-    if (bins_[full.index].waiting > config_.global_cache_max_blocks) release_idle(false);
+    shelve(cache.number, leaving);
+    const bool many = std::any_of(leaving.begin(), leaving.end(), [&](const Leaving& each) {
+        return bins_[each.index].waiting > config_.global_cache_max_blocks;
+    });
+    if (many) release_idle();
 }
 
 void Pool::reclaim_caches() {
     for (const auto& cache : caches_) {
+        std::vector<Leaving> leaving;
         cache->take_for_sure();
-        spill_all(*cache);
+        take_out_all(*cache, leaving);
         cache->leave();
+        shelve(cache->number, leaving);
+    }
+}
+
+void Pool::wait_for_marks() {
+    for (Bin& bin : bins_) {
+        for (Batch& batch : bin.batches) {
+            mark_now(batch);
+            if (batch.mark != nullptr) batch.mark->wait();
+        }
     }
 }
 
 // Chunks of which every block is at the global level, and no block's work is under way.
-std::uint64_t Pool::release_idle(bool wait) {
+std::uint64_t Pool::release_idle() {
     std::unordered_set<const Chunk*> busy;
     for (Bin& bin : bins_) {
         for (Batch& batch : bin.batches) {
-            if (batch.mark == nullptr) continue;
-            if (wait ? batch.mark->wait() == CUDA_SUCCESS : batch.mark->passed()) continue;
+            if (passed(batch)) continue;
             for (const BlockRef& block : batch.blocks) busy.insert(block.chunk);
         }
     }
@@ -274,9 +348,21 @@ bool Pool::preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why) {
     }
     const SlowPathScope scope(call_, context_);
     const ClassIndex index = class_of(bytes, config_.classes);
+    // Asked for more than there is, it takes nothing: not all there is, and then fails.
+    const std::uint64_t ready = bins_[index].fresh.size();
+    size_t free = 0, total = 0;
+    call_.cuMemGetInfo_v2(&free, &total);
+    const std::uint64_t left =
+        config_.limit > 0 ? config_.limit - std::min(config_.limit, reserved_) : card_bytes_;
+    const std::uint64_t most = std::min<std::uint64_t>(free, left) / class_bytes(index);
+    if (count > ready && count - ready > most) {
+        why = {Failure::Kind::out_of_memory, CUDA_ERROR_OUT_OF_MEMORY, "", ""};
+        why.message = std::to_string(count) + " blocks: " + explain(bytes, why);
+        return false;
+    }
     while (bins_[index].fresh.size() < count) {
         if (!grow(index, count - bins_[index].fresh.size(), why)) {
-            why.message = explain(bytes * count, why);
+            why.message = explain(bytes, why);
             return false;
         }
     }
@@ -285,29 +371,65 @@ bool Pool::preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why) {
 
 std::uint64_t Pool::trim(bool wait) {
     const std::lock_guard guard(lock_);
+    if (abandoned_) return 0;
     const SlowPathScope scope(call_, context_);
     reclaim_caches();
-    return release_idle(wait);
+    if (wait) wait_for_marks();
+    const std::uint64_t released = release_idle();
+    events_.drop();
+    return released;
 }
 
 void Pool::stream_closing(std::uint64_t id) {
     const std::lock_guard guard(lock_);
+    const auto known = stream_numbers_.find(id);
+    if (closed() || known == stream_numbers_.end()) return;
+    const std::uint32_t number = known->second;
     const SlowPathScope scope(call_, context_);
+    std::vector<Leaving> leaving;
     for (const auto& cache : caches_) {
-        if (cache->stream.id != id) continue;
+        if (cache->number != number) continue;
         cache->take_for_sure();
-        spill_all(*cache);
+        cache->ended = true;
+        take_out_all(*cache, leaving);
         cache->leave();
     }
+    // Kept for blocks of the stream that are live, until it has passed.
+    const auto end = mark(number);
+    shelve(number, leaving, true, end);
+    for (Bin& bin : bins_) {
+        for (Batch& batch : bin.batches) {
+            if (batch.stream != number || batch.marked) continue;
+            batch.mark = end;
+            batch.marked = true;
+        }
+    }
+    stream_numbers_.erase(known);
+    streams_[number].ended = true;
+    streams_[number].end = end;
+    ending_.push_back(number);
+    std::erase_if(ending_, [&](std::uint32_t each) {
+        if (!streams_[each].end->passed()) return false;
+        streams_[each].end = nullptr;
+        return true;
+    });
 }
 
 void Pool::cache_ending(Cache* cache) {
     const std::lock_guard guard(lock_);
-    const SlowPathScope scope(call_, context_);
+    std::optional<SlowPathScope> scope;
+    if (!abandoned_) scope.emplace(call_, context_);
+    retire(cache);
+}
+
+void Pool::retire(Cache* cache) {
+    std::vector<Leaving> leaving;
     cache->take_for_sure();
-    spill_all(*cache);
+    take_out_all(*cache, leaving);
     report_live(*cache);
     ended_.add(cache->counters);
+    cache->leave();
+    if (!abandoned_) shelve(cache->number, leaving);
     std::erase_if(caches_, [&](const auto& each) { return each.get() == cache; });
 }
 
@@ -315,11 +437,17 @@ void Pool::abandon() {
     const std::lock_guard guard(lock_);
     abandoned_ = true;
     closed_.store(true, std::memory_order_release);
+    forget_driver();
+}
+
+void Pool::forget_driver() {
     for (Bin& bin : bins_) {
         for (Batch& batch : bin.batches) {
             if (batch.mark != nullptr) batch.mark->forget();
         }
     }
+    for (const std::uint32_t number : ending_) streams_[number].end->forget();
+    events_.forget();
     range_->forget();
 }
 
@@ -333,8 +461,14 @@ bool Pool::close(Failure& why) {
         return false;
     }
     reclaim_caches();
-    release_idle(true);
+    wait_for_marks();
+    release_idle();
+    for (const std::uint32_t number : ending_) streams_[number].end = nullptr;
+    ending_.clear();
+    events_.drop();
     closed_.store(true, std::memory_order_release);
+    // What the driver refused to take is tried again at the end of the pool.
+    if (chunks_.empty()) range_->release();
     return true;
 }
 

@@ -15,7 +15,6 @@ namespace {
 struct Registry {
     std::mutex lock;
     std::unordered_map<std::uint64_t, Pool*> pools;
-    std::uint64_t next = 1;
 };
 
 // Never destroyed: threads may end while the process exits.
@@ -33,31 +32,31 @@ struct Entry {
 
 struct Local {
     Entry last;
-    std::vector<Entry> entries;
+    std::vector<Entry>* entries = nullptr;
+};
 
-    ~Local() {
-        const int forked = forks.load();
-        Registry& all = registry();
+// Plain data: the hot path passes no guard of a thread-local object.
+constinit thread_local Local here;
+
+struct Entries : std::vector<Entry> {
+    ~Entries() {
+        here = {};
         // In a fork the lock may be held by a thread that is not there.
-        if (forked > 0) return;
+        if (forks.load() > 0) return;
+        Registry& all = registry();
         const std::lock_guard guard(all.lock);
-        for (const Entry& entry : entries) {
+        for (const Entry& entry : *this) {
             const auto found = all.pools.find(entry.pool);
             if (found != all.pools.end()) found->second->cache_ending(entry.cache);
         }
     }
 };
 
-Local& local() {
-    thread_local Local here;
-    return here;
-}
-
 template <class Matches>
 Cache* search(std::uint64_t pool, Matches matches) {
-    Local& here = local();
     if (here.last.pool == pool && matches(*here.last.cache)) return here.last.cache;
-    for (const Entry& entry : here.entries) {
+    if (here.entries == nullptr) return nullptr;
+    for (const Entry& entry : *here.entries) {
         if (entry.pool == pool && matches(*entry.cache)) {
             here.last = entry;
             return entry.cache;
@@ -68,14 +67,17 @@ Cache* search(std::uint64_t pool, Matches matches) {
 
 }  // namespace
 
-std::uint64_t register_pool(Pool& pool) {
+std::uint64_t next_pool_id() {
+    static std::atomic<std::uint64_t> next{1};
+    return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+void register_pool(std::uint64_t id, Pool& pool) {
     static const int once = pthread_atfork(nullptr, nullptr, [] { ++forks; });
     static_cast<void>(once);
     Registry& all = registry();
     const std::lock_guard guard(all.lock);
-    const std::uint64_t id = all.next++;
     all.pools.emplace(id, &pool);
-    return id;
 }
 
 void unregister_pool(std::uint64_t id) {
@@ -94,6 +96,15 @@ void tell_pools_of_closing_stream(const DriverTable& call, std::uint64_t stream)
     }
 }
 
+void tell_pools_of_reset(const DriverTable& call) {
+    if (fork_count() > 0) return;
+    Registry& all = registry();
+    const std::lock_guard guard(all.lock);
+    for (const auto& [id, pool] : all.pools) {
+        if (pool->uses(call)) pool->abandon();
+    }
+}
+
 int fork_count() { return forks.load(std::memory_order_relaxed); }
 
 Cache* find_cache(std::uint64_t pool, std::uint64_t stream_id) {
@@ -105,9 +116,32 @@ Cache* find_cache_by_number(std::uint64_t pool, std::uint32_t number) {
 }
 
 void remember_cache(std::uint64_t pool, Cache* cache) {
-    Local& here = local();
+    // Made by the first cache of a thread, after it has called the driver: what the driver keeps
+    // for the thread is then still there when the caches are given back.
+    thread_local Entries entries;
+    here.entries = &entries;
     here.last = Entry{pool, cache};
-    here.entries.push_back(here.last);
+    entries.push_back(here.last);
+}
+
+void forget_gone_pools() {
+    if (here.entries == nullptr) return;
+    Registry& all = registry();
+    const std::lock_guard guard(all.lock);
+    std::erase_if(*here.entries,
+                  [&](const Entry& entry) { return !all.pools.contains(entry.pool); });
+}
+
+std::vector<Cache*> forget_ended_caches(std::uint64_t pool) {
+    std::vector<Cache*> ended;
+    if (here.entries == nullptr) return ended;
+    std::erase_if(*here.entries, [&](const Entry& entry) {
+        if (entry.pool != pool || !entry.cache->has_ended()) return false;
+        ended.push_back(entry.cache);
+        return true;
+    });
+    if (!ended.empty()) here.last = {};
+    return ended;
 }
 
 }  // namespace vramkit::pool

@@ -37,6 +37,9 @@ namespace vramkit::pool {
 struct StreamRef {
     CUstream handle = nullptr;
     std::uint64_t id = 0;
+    // The pool is told before the stream is destroyed: marks can be put off until somebody needs
+    // one.
+    bool told = false;
 };
 
 enum class State : std::uint8_t { fresh = 0, live = 1, cached = 2, waiting = 3 };
@@ -123,17 +126,25 @@ struct alignas(64) Cache {
     std::atomic<bool> taken{false};
     std::uint32_t number = 0;  // of the stream, in Pool::streams_
     StreamRef stream;
+    bool ended = false;  // the stream is destroyed: what is freed here leaves at once
     std::uint64_t bytes = 0;
     std::int64_t unreported = 0;  // live bytes not yet in Pool::live_bytes_
     Counters counters;
     std::array<std::vector<BlockRef>, kClasses> bins;
 
     bool take() { return !taken.exchange(true, std::memory_order_acquire); }
-    // For slow paths: the holder is in the middle of a malloc or free, a matter of nanoseconds.
+    // The holder moves blocks or adds up, a matter of nanoseconds: nobody makes a driver call with
+    // it.
     void take_for_sure() {
         while (!take()) std::this_thread::yield();
     }
     void leave() { taken.store(false, std::memory_order_release); }
+    bool has_ended() {
+        take_for_sure();
+        const bool result = ended;
+        leave();
+        return result;
+    }
 };
 
 // Why a request was not served.

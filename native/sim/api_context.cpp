@@ -1,7 +1,7 @@
 // Exported calls: primary and created contexts, and each thread's stack of current ones.
 #include <algorithm>
 
-#include "sim/simulation.h"
+#include "sim/call.h"
 
 using namespace vramkit::sim;
 
@@ -19,6 +19,8 @@ CUresult end_context(Call& call, Context* context) {
     call.core().look_at_values();
     const CUresult result = call.wait_for_context(*context);
     if (result != CUDA_SUCCESS) return result;
+    // Another thread may have been faster.
+    if (call.machine().find(handle(context)) == nullptr) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     call.machine().destroy_context(context, call.site());
     return CUDA_SUCCESS;
 }
@@ -246,6 +248,8 @@ SIM_EXPORT CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 SIM_EXPORT CUresult cuCtxSynchronize(void) {
     return run(CallId::cuCtxSynchronize, SIM_RETURN_ADDRESS, Needs::context, 0, [&](Call& call) {
         Context& context = call.context();
+        const CUresult refused = call.machine().captures.admit_context_wait(context);
+        if (refused != CUDA_SUCCESS) return refused;
         call.observe();
         const CUresult result = call.wait_for_context(context);
         if (result != CUDA_SUCCESS) return result;
@@ -255,6 +259,7 @@ SIM_EXPORT CUresult cuCtxSynchronize(void) {
                 call.machine().checker.host_waited(stream->actor.clock);
             }
         }
+        call.synchronised();
         return context.error;
     });
 }

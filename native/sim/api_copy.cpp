@@ -1,7 +1,7 @@
 // Exported calls: one-dimensional copies and sets.
 #include <cstring>
 
-#include "sim/simulation.h"
+#include "sim/call.h"
 
 using namespace vramkit::sim;
 
@@ -66,7 +66,7 @@ enum class Pageable : std::uint8_t { neither, source, destination, either };
 CUresult copy(Call& call, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes,
               CUstream handle, bool synchronous, Pageable pageable) {
     std::shared_ptr<Stream> stream;
-    const CUresult found = call.find(handle, stream);
+    const CUresult found = call.find(handle, stream, synchronous ? Purpose::wait : Purpose::issue);
     if (found != CUDA_SUCCESS) return found;
     if (bytes == 0) return CUDA_SUCCESS;
     if (destination == 0 || source == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -80,9 +80,11 @@ CUresult copy(Call& call, std::uint64_t destination, std::uint64_t source, std::
     Machine& machine = call.machine();
     const Link& link = machine.profile().link;
     const Lane lane = lane_of(copy);
-    if (lane == Lane::none) return copy_on_host(call, copy, stream);
+    // A captured copy reads and writes when its graph runs, pageable memory too.
+    const bool captured = stream->capture != nullptr;
+    if (lane == Lane::none && !captured) return copy_on_host(call, copy, stream);
 
-    const bool staged = lane == Lane::host_to_device && copy.from == Side::pageable;
+    const bool staged = lane == Lane::host_to_device && copy.from == Side::pageable && !captured;
     const bool to_pageable = lane == Lane::device_to_host && copy.to == Side::pageable;
     if (staged && synchronous) {
         // Documented: the stream is synchronised before a copy from pageable memory begins.
@@ -96,6 +98,7 @@ CUresult copy(Call& call, std::uint64_t destination, std::uint64_t source, std::
     operation->bytes = bytes;
     operation->latency = link.copy_latency_ns;
     operation->work = static_cast<double>(bytes);
+    operation->pageable = copy.from == Side::pageable || copy.to == Side::pageable;
     if (staged) {
         // The host puts the bytes into the driver's own pinned memory; the source is free again.
         call.spend(static_cast<double>(bytes) / link.pageable_host_to_device_bytes_per_s *
@@ -126,6 +129,7 @@ CUresult copy(Call& call, std::uint64_t destination, std::uint64_t source, std::
     }
     const CUresult result = call.enqueue(operation);
     if (result != CUDA_SUCCESS) return result;
+    if (captured) return CUDA_SUCCESS;
     // On the device: never waits. From pageable memory: in fact the bytes have landed when the
     // synchronous call returns, but only the source is promised to be free.
     if (staged && synchronous) return call.wait([&] { return stream->pending == 0; });

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "sim/simulation.h"
+#include "sim/call.h"
 
 using namespace vramkit::sim;
 
@@ -109,6 +109,7 @@ int attribute_of(const Machine& machine, CUdevice_attribute attribute, int devic
         case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
         case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
         case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:
             return 1;

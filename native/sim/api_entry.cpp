@@ -1,7 +1,7 @@
 // Exported calls: cuGetProcAddress, from the manifest.
 #include <string>
 
-#include "sim/simulation.h"
+#include "sim/call.h"
 
 using namespace vramkit::sim;
 

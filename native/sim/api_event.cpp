@@ -1,5 +1,5 @@
 // Exported calls: events.
-#include "sim/simulation.h"
+#include "sim/call.h"
 
 using namespace vramkit::sim;
 
@@ -8,13 +8,20 @@ namespace {
 constexpr unsigned kEventFlags =
     CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
 
-CUresult record(Call& call, CUevent event, CUstream stream) {
+CUresult record(Call& call, CUevent event, CUstream stream, unsigned flags) {
     Event* found = nullptr;
     std::shared_ptr<Stream> target;
-    CUresult result = call.find(event, found);
-    if (result == CUDA_SUCCESS) result = call.find(stream, target);
+    CUresult result = call.find(stream, target);  // may wait: the event comes after
+    if (result == CUDA_SUCCESS) result = call.find(event, found);
     if (result != CUDA_SUCCESS) return result;
     if (found->context != target->context) return CUDA_ERROR_INVALID_HANDLE;
+    if (target->capture != nullptr) {
+        // A record that is a node of its own, for waits outside, is not simulated.
+        if (flags != 0) return CUDA_ERROR_NOT_SUPPORTED;
+        Captures::record(*target, *found);
+        return CUDA_SUCCESS;
+    }
+    found->capture.reset();
     Operation* operation = call.prepare(Kind::record, Lane::none, target);
     operation->latency = call.machine().profile().kernels.event_record_ns;
     operation->event = found;
@@ -38,7 +45,15 @@ CUresult elapsed(Call& call, float* milliseconds, CUevent start, CUevent end) {
         !second->recorded) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
+    for (const Event* event : {first, second}) {
+        const CUresult refused = Captures::refuse_host(*event, false);
+        if (refused != CUDA_SUCCESS) return refused;
+    }
     call.observe();
+    // Another thread may have destroyed one meanwhile.
+    first = call.machine().find(start);
+    second = call.machine().find(end);
+    if (first == nullptr || second == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     if (first->pending != nullptr || second->pending != nullptr) return CUDA_ERROR_NOT_READY;
     *milliseconds = static_cast<float>((second->time - first->time) * 1e-6);
     return CUDA_SUCCESS;
@@ -71,24 +86,27 @@ SIM_EXPORT CUresult cuEventDestroy_v2(CUevent event) {
 
 SIM_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
     return run(CallId::cuEventRecord, SIM_RETURN_ADDRESS, Needs::stream, 0,
-               [&](Call& call) { return record(call, event, stream); });
+               [&](Call& call) { return record(call, event, stream, 0); });
 }
 
 SIM_EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags) {
     return run(CallId::cuEventRecordWithFlags, SIM_RETURN_ADDRESS, Needs::stream, 0,
                [&](Call& call) {
                    if (flags > 1) return CUDA_ERROR_INVALID_VALUE;
-                   return record(call, event, stream);
+                   return record(call, event, stream, flags);
                });
 }
 
 SIM_EXPORT CUresult cuEventQuery(CUevent event) {
     return run(CallId::cuEventQuery, SIM_RETURN_ADDRESS, Needs::stream, 0, [&](Call& call) {
         Event* found = nullptr;
-        const CUresult result = call.find(event, found);
+        CUresult result = call.find(event, found);
+        if (result == CUDA_SUCCESS) result = Captures::refuse_host(*found, true);
         if (result != CUDA_SUCCESS) return result;
         call.observe();
-        if (found->context->error != CUDA_SUCCESS) return found->context->error;
+        // Another thread may have destroyed it meanwhile.
+        result = call.find(event, found);
+        if (result != CUDA_SUCCESS) return result;
         if (found->pending != nullptr) return CUDA_ERROR_NOT_READY;
         if (call.machine().settings.checker) call.machine().checker.host_waited(found->clock);
         return CUDA_SUCCESS;
@@ -99,6 +117,7 @@ SIM_EXPORT CUresult cuEventSynchronize(CUevent event) {
     return run(CallId::cuEventSynchronize, SIM_RETURN_ADDRESS, Needs::stream, 0, [&](Call& call) {
         Event* found = nullptr;
         CUresult result = call.find(event, found);
+        if (result == CUDA_SUCCESS) result = Captures::refuse_host(*found, true);
         if (result != CUDA_SUCCESS) return result;
         call.observe();
         // The event may be destroyed by another thread while this one waits.
@@ -110,6 +129,7 @@ SIM_EXPORT CUresult cuEventSynchronize(CUevent event) {
         if (call.machine().settings.checker) {
             call.machine().checker.host_waited(found->clock);
         }
+        call.synchronised();
         return found->context->error;
     });
 }

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "sim/simulation.h"
+#include "sim/call.h"
 
 using namespace vramkit::sim;
 
@@ -45,8 +45,11 @@ CUresult release_host(Call& call, void* pointer, bool registered, CUresult not_o
     call.charge(block->bytes);
     call.machine().release_range(address, block->bytes, true, call.site());
     const CUresult result = wait_as_the_driver_does(call);
-    if (result == CUDA_SUCCESS) call.machine().space().remove_host(address);
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    // Another thread may have been faster.
+    if (call.machine().space().host_around(address).first != address) return not_ours;
+    call.machine().space().remove_host(address);
+    return CUDA_SUCCESS;
 }
 
 // Every page of the range must be there: a program that registers what it has not mapped gets an
@@ -78,6 +81,7 @@ struct Known {
     std::uint64_t mapping_bytes = 0;
     bool vmm = false;
     bool accessible = true;
+    MemoryPool* pool = nullptr;
 };
 
 Known look_up(Call& call, std::uint64_t pointer) {
@@ -101,13 +105,23 @@ Known look_up(Call& call, std::uint64_t pointer) {
                       .id = host->id,
                       .mapping_start = host_begin,
                       .mapping_bytes = host->bytes};
+    } else if (const Pools::Found found = call.machine().pools.block_around(pointer);
+               found.pool != nullptr) {
+        known = Known{.device = true,
+                      .ordinal = found.pool->properties.location.id,
+                      .start = found.address,
+                      .bytes = found.block->bytes,
+                      .id = found.block->id,
+                      .mapping_start = found.address,
+                      .mapping_bytes = found.block->bytes,
+                      .pool = found.pool};
     } else if (const auto [map_begin, mapping] = space.mapping_around(pointer);
                mapping != nullptr && mapping->physical->properties.type != 0) {
         // The range of virtual memory is its reservation, however much of it is mapped.
-        const auto [begin, size] = space.reservation_around(pointer);
+        const auto [reserved, size] = space.reservation_around(pointer);
         known = Known{.device = true,
                       .ordinal = mapping->physical->device,
-                      .start = begin,
+                      .start = reserved,
                       .bytes = size,
                       .id = mapping->physical->offset + 1,
                       .mapping_start = map_begin,
@@ -152,7 +166,7 @@ CUresult attribute(Call& call, void* data, CUpointer_attribute which, CUdevicept
         case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
             return give(data, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
         case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-            return give(data, static_cast<void*>(nullptr));
+            return give(data, reinterpret_cast<CUmemoryPool>(known.pool));
         case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
             return give(data, static_cast<size_t>(known.mapping_bytes));
         case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
@@ -203,8 +217,13 @@ SIM_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
                    Space& space = call.machine().space();
                    if (bytes > space.capacity()) return CUDA_ERROR_OUT_OF_MEMORY;
                    std::uint64_t made = 0;
-                   const std::uint64_t address =
-                       space.allocate(call.context().device, bytes, &call.context(), made);
+                   const int device = call.context().device;
+                   std::uint64_t address = space.allocate(device, bytes, &call.context(), made);
+                   if (address == 0) {
+                       // What idle pools hold is in the way.
+                       call.machine().pools.trim_all(device);
+                       address = space.allocate(device, bytes, &call.context(), made);
+                   }
                    call.charge(made);
                    if (address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
                    *pointer = address;
@@ -216,13 +235,22 @@ SIM_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
     return run(CallId::cuMemFree_v2, SIM_RETURN_ADDRESS, Needs::context, kChargeLater,
                [&](Call& call) {
                    if (pointer == 0) return CUDA_SUCCESS;
+                   Machine& machine = call.machine();
+                   const Pools::Found pooled = machine.pools.block_around(pointer);
+                   if (pooled.pool != nullptr && pooled.address == pointer) {
+                       // Documented: for such memory the call does not wait.
+                       call.charge(0);
+                       machine.pool_block_freed_by_host(pointer, pooled.block->bytes, call.site());
+                       pooled.pool->free_by_host(pointer);
+                       return CUDA_SUCCESS;
+                   }
                    const Allocation* block = call.machine().space().allocation_at(pointer);
-                   if (block == nullptr) return CUDA_ERROR_INVALID_VALUE;
+                   if (block == nullptr || block->freed) return CUDA_ERROR_INVALID_VALUE;
                    call.machine().release_range(pointer, block->bytes, true, call.site());
                    const CUresult result = wait_as_the_driver_does(call);
                    // Another thread may have freed it in the meantime.
-                   if (result == CUDA_SUCCESS &&
-                       call.machine().space().allocation_at(pointer) != nullptr) {
+                   block = call.machine().space().allocation_at(pointer);
+                   if (result == CUDA_SUCCESS && block != nullptr && !block->freed) {
                        call.charge(call.machine().space().free(pointer));
                    }
                    return result;
@@ -261,25 +289,25 @@ SIM_EXPORT CUresult cuMemFreeHost(void* pointer) {
 }
 
 SIM_EXPORT CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned int flags) {
-    return run(CallId::cuMemHostRegister_v2, SIM_RETURN_ADDRESS, Needs::context, bytes,
-               [&](Call& call) {
-                   const auto address = reinterpret_cast<std::uint64_t>(pointer);
-                   if (pointer == nullptr || bytes == 0 || flags > 15) {
-                       return CUDA_ERROR_INVALID_VALUE;
-                   }
-                   // The driver works on whole pages.
-                   const std::uint64_t begin = address / kPage * kPage;
-                   const std::uint64_t end = (address + bytes + kPage - 1) / kPage * kPage;
-                   Space& space = call.machine().space();
-                   const auto [known, block] = space.host_around(address);
-                   if (block != nullptr && !block->registered) return CUDA_ERROR_INVALID_VALUE;
-                   if (space.overlaps_host(begin, end - begin)) {
-                       return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-                   }
-                   if (!is_mapped(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
-                   space.add_registered(address, bytes, flags, &call.context());
-                   return CUDA_SUCCESS;
-               });
+    return run(
+        CallId::cuMemHostRegister_v2, SIM_RETURN_ADDRESS, Needs::context, bytes, [&](Call& call) {
+            const auto address = reinterpret_cast<std::uint64_t>(pointer);
+            if (pointer == nullptr || bytes == 0 || bytes > Space::kMostAddresses || flags > 15) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
+            // The driver works on whole pages.
+            const std::uint64_t begin = address / kPage * kPage;
+            const std::uint64_t end = (address + bytes + kPage - 1) / kPage * kPage;
+            Space& space = call.machine().space();
+            const auto [known, block] = space.host_around(address);
+            if (block != nullptr && !block->registered) return CUDA_ERROR_INVALID_VALUE;
+            if (space.overlaps_host(begin, end - begin)) {
+                return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+            }
+            if (!is_mapped(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+            space.add_registered(address, bytes, flags, &call.context());
+            return CUDA_SUCCESS;
+        });
 }
 
 SIM_EXPORT CUresult cuMemHostUnregister(void* pointer) {

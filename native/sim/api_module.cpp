@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "sim/simulation.h"
+#include "sim/call.h"
 
 using namespace vramkit::sim;
 

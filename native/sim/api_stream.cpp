@@ -1,7 +1,7 @@
-// Exported calls: streams, host functions, values, and the state of capture.
+// Exported calls: streams, host functions and values.
 #include <algorithm>
 
-#include "sim/simulation.h"
+#include "sim/call.h"
 
 using namespace vramkit::sim;
 
@@ -9,8 +9,6 @@ namespace {
 
 // CU_STREAM_WAIT_VALUE_FLUSH: needs a card that can flush remote writes.
 constexpr unsigned kWaitFlush = 1u << 30;
-// Older writes to a word are forgotten: a wait that one of them ends is then ordered after fewer.
-constexpr std::size_t kValueWritesKept = 64;
 
 CUresult create(Call& call, CUstream* stream, unsigned flags, int priority) {
     if (stream == nullptr || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
@@ -25,7 +23,7 @@ template <class Body>
 CUresult ask(CallId id, void* site, CUstream handle, const void* out, Body body) {
     return run(id, site, Needs::stream, 0, [&](Call& call) -> CUresult {
         std::shared_ptr<Stream> stream;
-        const CUresult found = call.find(handle, stream);
+        const CUresult found = call.find(handle, stream, Purpose::ask);
         if (found != CUDA_SUCCESS) return found;
         if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
         body(call, *stream);
@@ -50,6 +48,10 @@ CUresult host_function(Call& call, CUstream handle, CUhostFn function, CUstreamC
     const CUresult found = call.find(handle, stream);
     if (found != CUDA_SUCCESS) return found;
     if (function == nullptr && callback == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (callback != nullptr && stream->capture != nullptr) {
+        Captures::invalidate(*stream->capture);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     Operation* operation = call.prepare(Kind::host_function, Lane::none, stream);
     operation->latency = call.machine().profile().kernels.host_function_ns;
     operation->function = function;
@@ -80,30 +82,8 @@ CUresult value_operation(Call& call, Kind kind, CUstream handle, CUdeviceptr add
     operation->value = value;
     operation->width = width;
     operation->condition = flags;
-    // Values are how streams order themselves, so the word is not checked for races. Any write that
-    // satisfies a wait may be the one that ends it: what is ordered before all of them is ordered
-    // before what follows the wait.
-    Machine& machine = call.machine();
-    machine.order_for_checker(*stream);
-    if (machine.settings.checker) {
-        auto& writes = machine.value_writes[address];
-        if (kind == Kind::write_value) {
-            if (writes.size() == kValueWritesKept) writes.pop_front();
-            writes.push_back({value, stream->actor.clock});
-        } else {
-            const auto ends_it = [&](const ValueWrite& write) {
-                return condition_holds(write.value, value, flags, width);
-            };
-            auto write = std::find_if(writes.begin(), writes.end(), ends_it);
-            if (write != writes.end()) {
-                Clock before = write->clock;
-                for (; write != writes.end(); ++write) {
-                    if (ends_it(*write)) before.meet(write->clock);
-                }
-                Checker::order_after(stream->actor, before);
-            }
-        }
-    }
+    // Values are how streams order themselves, so the word is not checked for races.
+    call.machine().order_for_checker(*stream);
     return call.enqueue(operation);
 }
 
@@ -132,18 +112,20 @@ SIM_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
 SIM_EXPORT CUresult cuStreamSynchronize(CUstream handle) {
     return run(CallId::cuStreamSynchronize, SIM_RETURN_ADDRESS, Needs::stream, 0, [&](Call& call) {
         std::shared_ptr<Stream> stream;
-        const CUresult found = call.find(handle, stream);
+        const CUresult found = call.find(handle, stream, Purpose::wait);
         if (found != CUDA_SUCCESS) return found;
         call.observe();
         const CUresult result = call.wait_for(stream);
-        return result != CUDA_SUCCESS ? result : stream->context->error;
+        if (result != CUDA_SUCCESS) return result;
+        call.synchronised();
+        return stream->context->error;
     });
 }
 
 SIM_EXPORT CUresult cuStreamQuery(CUstream handle) {
     return run(CallId::cuStreamQuery, SIM_RETURN_ADDRESS, Needs::stream, 0, [&](Call& call) {
         std::shared_ptr<Stream> stream;
-        const CUresult found = call.find(handle, stream);
+        const CUresult found = call.find(handle, stream, Purpose::wait);
         if (found != CUDA_SUCCESS) return found;
         call.observe();
         if (stream->context->error != CUDA_SUCCESS) return stream->context->error;
@@ -171,6 +153,11 @@ SIM_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned i
         if (found == CUDA_SUCCESS) found = call.find(event, awaited);
         if (found != CUDA_SUCCESS) return found;
         if (flags > 1) return CUDA_ERROR_INVALID_VALUE;
+        if (stream->capture != nullptr || awaited->capture != nullptr) {
+            // A wait for an event outside as a node of its own is not simulated.
+            if (flags != 0) return CUDA_ERROR_NOT_SUPPORTED;
+            return Captures::wait(stream, *awaited);
+        }
         if (!awaited->recorded) return CUDA_SUCCESS;
         call.machine().order_for_checker(*stream);
         if (call.machine().settings.checker) {
@@ -209,33 +196,6 @@ SIM_EXPORT CUresult cuStreamGetPriority(CUstream stream, int* priority) {
 SIM_EXPORT CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
     return ask(CallId::cuStreamGetDevice, SIM_RETURN_ADDRESS, stream, device,
                [&](Call&, Stream& found) { *device = found.context->device; });
-}
-
-SIM_EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
-    return ask(CallId::cuStreamIsCapturing, SIM_RETURN_ADDRESS, stream, status,
-               [&](Call&, Stream&) { *status = CU_STREAM_CAPTURE_STATUS_NONE; });
-}
-
-SIM_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status,
-                                              cuuint64_t*, CUgraph*, const CUgraphNode**, size_t*) {
-    return ask(CallId::cuStreamGetCaptureInfo_v2, SIM_RETURN_ADDRESS, stream, status,
-               [&](Call&, Stream&) { *status = CU_STREAM_CAPTURE_STATUS_NONE; });
-}
-
-SIM_EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status,
-                                              cuuint64_t*, CUgraph*, const CUgraphNode**,
-                                              const CUgraphEdgeData**, size_t*) {
-    return ask(CallId::cuStreamGetCaptureInfo_v3, SIM_RETURN_ADDRESS, stream, status,
-               [&](Call&, Stream&) { *status = CU_STREAM_CAPTURE_STATUS_NONE; });
-}
-
-SIM_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-    return run(CallId::cuThreadExchangeStreamCaptureMode, SIM_RETURN_ADDRESS, Needs::initialised, 0,
-               [&](Call& call) {
-                   if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;
-                   std::swap(*mode, call.thread().capture_mode);
-                   return CUDA_SUCCESS;
-               });
 }
 
 SIM_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
@@ -291,15 +251,6 @@ SIM_PER_THREAD(cuStreamGetCtx, ptsz, (CUstream s, CUcontext* c), (s, c))
 SIM_PER_THREAD(cuStreamGetFlags, ptsz, (CUstream s, unsigned* f), (s, f))
 SIM_PER_THREAD(cuStreamGetPriority, ptsz, (CUstream s, int* p), (s, p))
 SIM_PER_THREAD(cuStreamGetDevice, ptsz, (CUstream s, CUdevice* d), (s, d))
-SIM_PER_THREAD(cuStreamIsCapturing, ptsz, (CUstream s, CUstreamCaptureStatus* status), (s, status))
-SIM_PER_THREAD(cuStreamGetCaptureInfo_v2, ptsz,
-               (CUstream s, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                const CUgraphNode** nodes, size_t* count),
-               (s, status, id, graph, nodes, count))
-SIM_PER_THREAD(cuStreamGetCaptureInfo_v3, ptsz,
-               (CUstream s, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* count),
-               (s, status, id, graph, nodes, edges, count))
 SIM_PER_THREAD(cuLaunchHostFunc, ptsz, (CUstream s, CUhostFn f, void* d), (s, f, d))
 SIM_PER_THREAD(cuStreamAddCallback, ptsz, (CUstream s, CUstreamCallback c, void* d, unsigned f),
                (s, c, d, f))

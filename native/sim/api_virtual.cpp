@@ -1,6 +1,6 @@
 // Exported calls: virtual memory management, with the limits measured on a real card: a handle is
 // mapped whole or not at all, and a range is changed only in whole mappings.
-#include "sim/simulation.h"
+#include "sim/call.h"
 
 using namespace vramkit::sim;
 

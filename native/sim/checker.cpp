@@ -12,7 +12,8 @@ bool writes(Use use) { return use != Use::read; }
 
 // Without stacks all calls of a Python program come from one address: the streams tell them apart.
 bool same_place(const Mark& a, const Mark& b) {
-    return a.site.call == b.site.call && a.site.place == b.site.place && a.stream == b.stream;
+    return a.site.call == b.site.call && a.site.place == b.site.place && a.stream == b.stream &&
+           a.use == b.use;
 }
 
 }  // namespace
@@ -142,29 +143,45 @@ void Checker::host_use(const Range& range, bool write, const Site& site) {
     }
 }
 
-void Checker::released(const Range& range, bool implicit, const Site& site) {
-    const Mark mark{.delta = range.delta, .site = site, .use = Use::free, .host = true};
+template <class Visit>
+void Checker::each_mark(const Range& range, Visit visit) const {
     auto each = history_.upper_bound(range.begin);
     if (each != history_.begin() && std::prev(each)->second.end > range.begin) --each;
     for (; each != history_.end() && each->first < range.end; ++each) {
-        const auto compare = [&](const Mark& earlier) {
-            // Bytes mapped twice: only work that goes through the range that vanishes is hurt.
-            if (earlier.time == 0 || host_knows(earlier) || earlier.delta != range.delta) return;
-            add_report(implicit ? ReportKind::implicit_wait : ReportKind::free_in_use, earlier,
-                       mark, std::max(each->first, range.begin) + range.delta,
-                       std::min(each->second.end, range.end) - std::max(each->first, range.begin));
-        };
-        compare(each->second.write);
-        for (const Mark& read : each->second.reads) compare(read);
+        const std::uint64_t begin = std::max(each->first, range.begin);
+        const std::uint64_t end = std::min(each->second.end, range.end);
+        if (each->second.write.time != 0) visit(each->second.write, begin, end);
+        for (const Mark& read : each->second.reads) visit(read, begin, end);
     }
+}
+
+void Checker::released(const Range& range, bool implicit, const Site& site) {
+    const Mark mark{.delta = range.delta, .site = site, .use = Use::free, .host = true};
+    each_mark(range, [&](const Mark& earlier, std::uint64_t begin, std::uint64_t end) {
+        // Bytes mapped twice: only work that goes through the range that vanishes is hurt.
+        if (host_knows(earlier) || earlier.delta != range.delta) return;
+        add_report(implicit ? ReportKind::implicit_wait : ReportKind::free_in_use, earlier, mark,
+                   begin + range.delta, end - begin);
+    });
 }
 
 void Checker::forget(const Range& range) {
     split(range.begin);
     split(range.end);
     history_.erase(history_.lower_bound(range.begin), history_.lower_bound(range.end));
-    auto first = freed_.lower_bound(range.begin);
-    freed_.erase(first, freed_.lower_bound(range.end));
+    cut_freed(range);
+}
+
+void Checker::cut_freed(const Range& range) {
+    auto each = freed_.upper_bound(range.begin);
+    if (each != freed_.begin() && std::prev(each)->second.end > range.begin) --each;
+    while (each != freed_.end() && each->first < range.end) {
+        const std::uint64_t begin = each->first;
+        const Freed whole = each->second;
+        each = freed_.erase(each);
+        if (begin < range.begin) freed_.emplace(begin, Freed{range.begin, whole.mark});
+        if (whole.end > range.end) freed_.emplace(range.end, Freed{whole.end, whole.mark});
+    }
 }
 
 void Checker::check_freed(const Range& range, const Mark& mark) {
@@ -181,16 +198,8 @@ void Checker::check_freed(const Range& range, const Mark& mark) {
 void Checker::block_allocated(Actor& actor, const Range& range, const Site& site) {
     issue(actor);
     use(actor, range, Use::alloc, site);
-    // What was freed and overlaps is in use again; a block may be cut from a larger freed one.
-    auto each = freed_.upper_bound(range.begin);
-    if (each != freed_.begin() && std::prev(each)->second.end > range.begin) --each;
-    while (each != freed_.end() && each->first < range.end) {
-        const std::uint64_t begin = each->first;
-        const Freed whole = each->second;
-        each = freed_.erase(each);
-        if (begin < range.begin) freed_.emplace(begin, Freed{range.begin, whole.mark});
-        if (whole.end > range.end) freed_.emplace(range.end, Freed{whole.end, whole.mark});
-    }
+    // A block may be cut from a larger freed one.
+    cut_freed(range);
 }
 
 void Checker::block_freed(Actor& actor, const Range& range, const Site& site) {
@@ -204,8 +213,35 @@ void Checker::block_freed(Actor& actor, const Range& range, const Site& site) {
                                                 .use = Use::free}};
 }
 
-void Checker::deadlock(const Actor& actor, const Site& site) {
-    const Mark waiting{.component = actor.component, .stream = actor.stream, .site = site};
+void Checker::pool_block_freed(Actor& actor, const Range& range, const Site& site) {
+    issue(actor);
+    const Mark mark{.component = actor.component,
+                    .time = actor.clock.at(actor.component),
+                    .stream = actor.stream,
+                    .delta = range.delta,
+                    .site = site,
+                    .use = Use::free};
+    each_mark(range, [&](const Mark& earlier, std::uint64_t begin, std::uint64_t end) {
+        if (actor.clock.at(earlier.component) >= earlier.time) return;
+        add_report(ReportKind::free_in_use, earlier, mark, begin + range.delta, end - begin);
+    });
+    forget(range);
+    freed_[range.begin] = Freed{range.end, mark};
+}
+
+void Checker::pool_block_freed_by_host(const Range& range, const Site& site) {
+    const Mark mark{.delta = range.delta, .site = site, .use = Use::free, .host = true};
+    each_mark(range, [&](const Mark& earlier, std::uint64_t begin, std::uint64_t end) {
+        // What was allocated and never used need not be waited for.
+        if (host_knows(earlier) || earlier.use == Use::alloc) return;
+        add_report(ReportKind::free_in_use, earlier, mark, begin + range.delta, end - begin);
+    });
+    forget(range);
+    freed_[range.begin] = Freed{range.end, mark};
+}
+
+void Checker::deadlock(const Actor& actor, const Site& waits, const Site& site) {
+    const Mark waiting{.component = actor.component, .stream = actor.stream, .site = waits};
     add_report(ReportKind::deadlock, waiting, Mark{.site = site, .host = true}, 0, 0);
 }
 

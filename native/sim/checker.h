@@ -96,11 +96,16 @@ class Checker {
     void block_allocated(Actor& actor, const Range& range, const Site& site);
     void block_freed(Actor& actor, const Range& range, const Site& site);
 
-    void deadlock(const Actor& actor, const Site& site);
+    // Stream-ordered memory: the driver itself orders what it hands out after what it took back, so
+    // nothing of the former use is kept but that the bytes are free.
+    void pool_block_freed(Actor& actor, const Range& range, const Site& site);
+    void pool_block_freed_by_host(const Range& range, const Site& site);
+
+    // The actor waits at one place for what nobody does; the host at another, for the actor.
+    void deadlock(const Actor& actor, const Site& waits, const Site& site);
 
     const std::vector<Report>& reports() const { return reports_; }
     void clear_reports() { reports_.clear(); }
-    std::size_t segments() const { return history_.size(); }
 
   private:
     struct Segment {
@@ -120,6 +125,11 @@ class Checker {
     void report_pair(const Mark& first, const Mark& second, std::uint64_t begin, std::uint64_t end);
     void add_report(ReportKind kind, const Mark& first, const Mark& second, std::uint64_t address,
                     std::uint64_t bytes);
+    // Calls visit(mark, begin, end) for each access known of the range.
+    template <class Visit>
+    void each_mark(const Range& range, Visit visit) const;
+    // What was freed of the range is freed no more.
+    void cut_freed(const Range& range);
     void check_freed(const Range& range, const Mark& mark);
     void split(std::uint64_t at);
     void store(Segment& segment, const Mark& mark);

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "sim/call.h"
 #include "sim/reports.h"
-#include "sim/simulation.h"
 
 using namespace vramkit::sim;
 
@@ -69,8 +69,9 @@ void block(CallId id, void* site, std::uint64_t address, std::size_t bytes, void
     if (call.refused() != CUDA_SUCCESS || !call.machine().settings.checker) return;
     std::shared_ptr<Stream> found;
     std::vector<Piece> pieces;
-    if (call.find(static_cast<CUstream>(stream), found) != CUDA_SUCCESS ||
-        !call.machine().space().resolve(address, bytes, pieces))
+    // What a capturing stream is given is used when the graph runs, and judged then.
+    if (call.find(static_cast<CUstream>(stream), found, Purpose::ask) != CUDA_SUCCESS ||
+        found->capture != nullptr || !call.machine().space().resolve(address, bytes, pieces))
         return;
     call.machine().order_for_checker(*found);
     for (const Piece& piece : pieces) {
@@ -97,7 +98,7 @@ SIM_EXPORT double simNow(void) {
     const ThreadState& thread = thread_state();
     Look look;
     if (look.machine() == nullptr) return 0;
-    if (look.machine()->settings.wall_clock) return wall_clock_now();
+    if (look.machine()->settings.wall_clock) return wall_now(*look.machine());
     const bool current = thread.generation == simulation().generation;
     return std::max(current ? thread.host : 0, look.machine()->core().now());
 }
@@ -184,6 +185,10 @@ SIM_EXPORT size_t simLiveObjects(char* buffer, size_t capacity) {
             .field("handles", std::uint64_t{machine.handles.size()})
             .field("mappings", std::uint64_t{space.vmm_mappings()})
             .field("modules", std::uint64_t{machine.modules()})
+            .field("pools", std::uint64_t{machine.pools.created()})
+            .field("pool_blocks", std::uint64_t{machine.pools.blocks()})
+            .field("graphs", std::uint64_t{machine.captures.graphs()})
+            .field("graph_executables", std::uint64_t{machine.captures.executables()})
             .end_object();
     });
 }
@@ -222,8 +227,10 @@ SIM_EXPORT size_t simTimeline(char* buffer, size_t capacity) {
 SIM_EXPORT int simInject(const char* glob, uint64_t nth, uint64_t times, int code,
                          double delay_ns) {
     Look look;
-    if (look.machine() == nullptr || glob == nullptr || nth == 0 || times == 0 ||
-        !(delay_ns >= 0)) {
+    if (look.machine() == nullptr || glob == nullptr ||
+        std::none_of(kCallNames.begin(), kCallNames.end(),
+                     [&](const CallName& call) { return names(glob, call); }) ||
+        nth == 0 || times == 0 || !(delay_ns >= 0)) {
         return 1;
     }
     look.machine()->faults.add(Fault{glob, nth - 1, times, static_cast<CUresult>(code), delay_ns});

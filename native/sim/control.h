@@ -46,7 +46,8 @@ void simClearReports(void);
 // {"cuMemAlloc_v2": 3, ...}: calls made since the reset, by symbol, zero ones left out
 size_t simCallCounts(char* buffer, size_t capacity);
 void simResetCallCounts(void);
-// {"contexts","streams","events","device","pinned","registered","reservations","handles","mappings","modules"}
+// {"contexts","streams","events","device","pinned","registered","reservations","handles",
+// "mappings","modules","pools","pool_blocks","graphs","graph_executables"}
 size_t simLiveObjects(char* buffer, size_t capacity);
 
 // Spans of what ran are kept while this is on, the newest `limit` of them (0: off).
@@ -56,7 +57,9 @@ void simTimelineStart(size_t limit);
 size_t simTimeline(char* buffer, size_t capacity);
 
 // From now on the nth and the following times-1 calls whose symbol matches the glob take delay_ns
-// longer and, where code is not 0, do nothing but return it. Returns 0, or 1 for a bad argument.
+// longer and, where code is not 0, do nothing but return it. The glob is matched with the symbol
+// and with the name without its version. Returns 0, or 1 for a bad argument: a glob that no call
+// has, too.
 int simInject(const char* glob, uint64_t nth, uint64_t times, int code, double delay_ns);
 void simClearFaults(void);
 // The device is gone: its contexts return this code to every call from now on.

@@ -52,7 +52,6 @@ void Core::recycle(Operation* operation) {
 }
 
 void Core::issue(Operation* operation) {
-    ++unfinished_;
     if (operation->blockers == 0) arrive(operation);
     drain();
 }
@@ -114,7 +113,6 @@ void Core::work(Operation* operation) {
 
 void Core::complete(Operation* operation) {
     effects_.finished(*operation, now_);
-    --unfinished_;
     for (Operation* follower : operation->followers) {
         if (--follower->blockers == 0) arrive(follower);
     }
@@ -255,8 +253,12 @@ void Core::share_multiprocessors(std::vector<Operation*>& kernels) {
         if (!starved || kernel->rate <= 0) continue;
         const double left = kernel->work - kernel->rate * (now_ - kernel->since);
         const double of_wave = left - kernel->wave * std::floor(left / kernel->wave);
-        const double rest = of_wave > kernel->wave * kRounding ? of_wave : kernel->wave;
-        kernel->boundary = now_ + rest / kernel->rate;
+        kernel->boundary = now_ + of_wave / kernel->rate;
+        // So little of the wave that rounding may have left it over, or that the clock cannot show
+        // it, is none: the next wave begins now.
+        if (of_wave <= kernel->wave * kRounding || kernel->boundary <= now_) {
+            kernel->boundary = now_ + kernel->wave / kernel->rate;
+        }
     }
 }
 

@@ -41,6 +41,8 @@ class Core {
 
     // A new operation, to be filled in and then handed to issue().
     Operation* make();
+    // Takes back one that is not to be issued.
+    void discard(Operation* operation) { recycle(operation); }
     static void depend(Operation* later, Operation* earlier) {
         earlier->followers.push_back(later);
         ++later->blockers;
@@ -53,6 +55,10 @@ class Core {
     // When the next event is due; infinity for none.
     double next() const;
 
+    // An operation that waits for a value, or null.
+    const Operation* waiting_for_value() const {
+        return polling_.empty() ? nullptr : polling_.front();
+    }
     // Memory has changed from outside: looks again at waits for a value.
     void look_at_values();
     void host_function_returned(Operation* operation);
@@ -61,7 +67,6 @@ class Core {
     void stop() { stopped_ = true; }
 
     bool kernel_running(int device) const { return kernels_running_[device] > 0; }
-    std::uint64_t unfinished() const { return unfinished_; }
 
   private:
     struct Timer {
@@ -88,7 +93,6 @@ class Core {
     Effects& effects_;
     double now_ = 0;
     std::uint64_t next_sequence_ = 1;
-    std::uint64_t unfinished_ = 0;
     std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
     std::vector<Operation*> running_;  // on a lane, in order of start
     std::vector<Operation*> polling_;  // waiting for a value

@@ -30,8 +30,8 @@ bool shows_to_host(const Operation& operation) {
 }  // namespace
 
 // With data off device memory yields no pieces, and succeeds where it is mapped.
-bool Machine::bytes_of(std::uint64_t address, std::uint64_t bytes, Bytes& out) {
-    if (!space_->is_device_address(address)) {
+bool Machine::bytes_of(std::uint64_t address, std::uint64_t bytes, Bytes& out, bool pageable) {
+    if (pageable && !space_->is_device_address(address)) {
         out.emplace_back(reinterpret_cast<std::byte*>(address), bytes);
         return true;
     }
@@ -56,7 +56,7 @@ void Machine::fault(Operation& operation, CUresult code) {
 void Machine::started(Operation& operation) {
     if (!operation.poison || !settings.data) return;
     Bytes destination;
-    if (!bytes_of(operation.destination, operation.bytes, destination)) return;
+    if (!bytes_of(operation.destination, operation.bytes, destination, operation.pageable)) return;
     for (const auto& piece : destination) std::memset(piece.data(), kPoison, piece.size());
 }
 
@@ -81,10 +81,19 @@ void Machine::finished(Operation& operation, double end) {
                 break;
         }
     }
+    if (operation.kind == Kind::free) {
+        // The context of the block may be gone, and the block with it.
+        const Allocation* block = space_->allocation_at(operation.destination);
+        if (block != nullptr && block->freed) {
+            forget_range(operation.destination, block->bytes);
+            space_->free(operation.destination);
+        }
+    }
     if (operation.event != nullptr) {
         operation.event->pending = nullptr;
         operation.event->time = end;
     }
+    if (operation.milestone != nullptr) operation.milestone->pending = nullptr;
     if (timeline_limit > 0 && operation.lane != Lane::none) {
         if (timeline.size() == timeline_limit) timeline.pop_front();
         timeline.push_back(Span{
@@ -100,12 +109,13 @@ void Machine::finished(Operation& operation, double end) {
 
 void Machine::run_copy(Operation& operation) {
     Bytes destination, source;
-    if (!bytes_of(operation.destination, operation.bytes, destination)) {
+    const bool pageable = operation.pageable;
+    if (!bytes_of(operation.destination, operation.bytes, destination, pageable)) {
         return fault(operation, CUDA_ERROR_ILLEGAL_ADDRESS);
     }
     if (!operation.staged.empty()) {
         source.emplace_back(operation.staged);
-    } else if (!bytes_of(operation.source, operation.bytes, source)) {
+    } else if (!bytes_of(operation.source, operation.bytes, source, pageable)) {
         return fault(operation, CUDA_ERROR_ILLEGAL_ADDRESS);
     }
     if (settings.data) move_bytes(destination, source);

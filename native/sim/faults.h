@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "driver/cuda_abi.h"
+#include "sim/calls.h"
 
 namespace vramkit::sim {
 
@@ -19,6 +20,12 @@ struct Fault {
     double delay_ns = 0;
 };
 
+// Whether a glob means this call: by its symbol, or by its name without the version.
+inline bool names(const std::string& glob, const CallName& call) {
+    return fnmatch(glob.c_str(), std::string(call.symbol).c_str(), 0) == 0 ||
+           fnmatch(glob.c_str(), std::string(call.base).c_str(), 0) == 0;
+}
+
 class Faults {
   public:
     void add(Fault fault) { faults_.push_back(std::move(fault)); }
@@ -26,10 +33,10 @@ class Faults {
     bool empty() const { return faults_.empty(); }
 
     // What this call suffers: every matching fault counts it, delays add up, the first code wins.
-    Fault strike(const std::string& symbol) {
-        Fault hit{.glob = symbol, .times = 0};
+    Fault strike(const CallName& call) {
+        Fault hit{.glob = "", .times = 0};
         for (Fault& fault : faults_) {
-            if (fault.times == 0 || fnmatch(fault.glob.c_str(), symbol.c_str(), 0) != 0) continue;
+            if (fault.times == 0 || !names(fault.glob, call)) continue;
             if (fault.skip > 0) {
                 --fault.skip;
                 continue;

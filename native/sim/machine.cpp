@@ -2,8 +2,15 @@
 #include "sim/machine.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace vramkit::sim {
+namespace {
+
+// Older writes to a word are forgotten: a wait that one of them ends is then ordered after fewer.
+constexpr std::size_t kValueWritesKept = 64;
+
+}  // namespace
 
 std::shared_ptr<Machine> Machine::make(Settings settings, std::string& error) {
     std::shared_ptr<Machine> machine(new Machine(std::move(settings)));
@@ -87,7 +94,10 @@ void Machine::destroy_context(Context* context, const Site& site) {
         if (!stream->destroyed) destroy_stream(stream.get());
     }
     checker.close(context->legacy->actor);
-    for (const auto& [thread, stream] : context->per_thread) checker.close(stream->actor);
+    for (const auto& [thread, stream] : context->per_thread) {
+        captures.leave(*stream);
+        checker.close(stream->actor);
+    }
     std::erase_if(events_, [&](const auto& entry) {
         if (entry.second->context != context) return false;
         if (entry.second->pending != nullptr) entry.second->pending->event = nullptr;
@@ -100,16 +110,13 @@ void Machine::destroy_context(Context* context, const Site& site) {
         release_range(address, space_->allocation_at(address)->bytes, true, site);
         space_->free(address);
     }
+    pools.free_blocks_of(context);
     for (const std::uint64_t address : space_->host_blocks_of(context)) {
         space_->remove_host(address);
     }
-    if (context->primary) {
-        context->legacy.reset();
-        context->per_thread.clear();
-        context->streams.clear();
-    } else {
-        contexts_.erase(context);
-    }
+    context->per_thread.clear();
+    context->streams.clear();
+    if (!context->primary) graveyard_.push_back(std::move(contexts_.extract(context).mapped()));
 }
 
 void Machine::lose_device(int device, CUresult code) {
@@ -136,6 +143,7 @@ std::shared_ptr<Stream> Machine::make_stream(Context* context, unsigned flags, i
 
 void Machine::destroy_stream(Stream* stream) {
     Context* context = stream->context;
+    captures.leave(*stream);
     context->retired.join(stream->actor.clock);
     if (stream->blocking) context->retired_blocking.join(stream->actor.clock);
     checker.close(stream->actor);
@@ -201,25 +209,46 @@ std::vector<Stream*> Machine::all_streams(Context* context) {
     return all;
 }
 
-void Machine::order(Operation* operation, Stream& stream) {
+std::vector<Operation*> Machine::predecessors(const Stream& stream) {
     Context* context = stream.context;
-    Stream* legacy = context->legacy.get();
-    if (stream.last != nullptr) Core::depend(operation, stream.last);
+    const Stream* legacy = context->legacy.get();
+    std::vector<Operation*> found;
+    if (stream.last != nullptr) found.push_back(stream.last);
     if (&stream == legacy) {
-        for (Stream* other : all_streams(context)) {
+        for (const Stream* other : all_streams(context)) {
             if (other != legacy && other->blocking && other->last != nullptr) {
-                Core::depend(operation, other->last);
+                found.push_back(other->last);
             }
         }
     } else if (stream.blocking && legacy->last != nullptr) {
-        Core::depend(operation, legacy->last);
+        found.push_back(legacy->last);
     }
+    return found;
+}
+
+void Machine::order(Operation* operation, Stream& stream) {
+    for (Operation* earlier : predecessors(stream)) Core::depend(operation, earlier);
     stream.last = operation;
     ++stream.pending;
 }
 
+bool Machine::runs_after(const Stream& stream, const Operation* earlier) {
+    const std::vector<Operation*> wanted = predecessors(stream);
+    std::vector<const Operation*> open{earlier};
+    std::unordered_set<const Operation*> seen{earlier};
+    while (!open.empty()) {
+        const Operation* operation = open.back();
+        open.pop_back();
+        if (std::find(wanted.begin(), wanted.end(), operation) != wanted.end()) return true;
+        for (const Operation* follower : operation->followers) {
+            if (seen.insert(follower).second) open.push_back(follower);
+        }
+    }
+    return false;
+}
+
 void Machine::order_for_checker(Stream& stream) {
-    if (!settings.checker) return;
+    if (!settings.checker || stream.capture != nullptr) return;
     Context* context = stream.context;
     Stream* legacy = context->legacy.get();
     if (&stream == legacy) {
@@ -235,6 +264,42 @@ void Machine::order_for_checker(Stream& stream) {
     checker.issue(stream.actor);
 }
 
+void Machine::order_value_for_checker(const Operation& operation) {
+    if (!settings.checker) return;
+    Actor& actor = operation.stream->actor;
+    auto& writes = value_writes[operation.destination];
+    if (operation.kind == Kind::write_value) {
+        if (writes.size() == kValueWritesKept) writes.pop_front();
+        writes.push_back(
+            {operation.value, actor.clock, actor.component, actor.clock.at(actor.component)});
+        return;
+    }
+    const auto holds = [&](std::uint64_t value) {
+        return condition_holds(value, operation.value, operation.condition, operation.width);
+    };
+    // A word that satisfies the wait already, by nothing that was recorded, promises no order.
+    const std::uint64_t present = value_at(operation.destination, operation.width);
+    const auto wrote_present = [&](const ValueWrite& write) { return write.value == present; };
+    if (holds(present) && std::none_of(writes.begin(), writes.end(), wrote_present)) return;
+    // Any write that satisfies a wait may be the one that ends it: what is ordered before all of
+    // them is ordered before what follows the wait. One that was overwritten before the wait is
+    // none.
+    const auto ends_it = [&](const ValueWrite& write) {
+        const auto overwrites = [&](const ValueWrite& later) {
+            return &later != &write && later.clock.at(write.component) >= write.time &&
+                   actor.clock.at(later.component) >= later.time;
+        };
+        return holds(write.value) && std::none_of(writes.begin(), writes.end(), overwrites);
+    };
+    auto write = std::find_if(writes.begin(), writes.end(), ends_it);
+    if (write == writes.end()) return;
+    Clock before = write->clock;
+    for (; write != writes.end(); ++write) {
+        if (ends_it(*write)) before.meet(write->clock);
+    }
+    Checker::order_after(actor, before);
+}
+
 namespace {
 
 Range range_of(const Piece& piece) {
@@ -246,6 +311,11 @@ Range range_of(const Piece& piece) {
 bool Machine::touch(Stream& stream, std::uint64_t address, std::uint64_t bytes, Use use,
                     const Site& site, bool* idle) {
     if (!settings.checker || bytes == 0) return true;
+    if (stream.capture != nullptr) {
+        stream.capture->touches.push_back(Touch{address, bytes, use});
+        if (idle != nullptr) *idle = false;
+        return true;
+    }
     thread_local std::vector<Piece> pieces;
     pieces.clear();
     const bool mapped = space_->resolve(address, bytes, pieces);
@@ -263,16 +333,44 @@ void Machine::host_touch(std::uint64_t address, std::uint64_t bytes, bool write,
     for (const Piece& piece : pieces) checker.host_use(range_of(piece), write, site);
 }
 
-void Machine::release_range(std::uint64_t address, std::uint64_t bytes, bool implicit,
-                            const Site& site) {
+template <class Visit>
+void Machine::each_piece(std::uint64_t address, std::uint64_t bytes, Visit visit) {
     if (!settings.checker) return;
     std::vector<Piece> pieces;
     space_->resolve(address, bytes, pieces);
-    for (const Piece& piece : pieces) {
-        checker.released(range_of(piece), implicit, site);
+    for (const Piece& piece : pieces) visit(range_of(piece));
+}
+
+void Machine::pool_block_allocated(Stream& stream, std::uint64_t address, std::uint64_t bytes,
+                                   const Site& site) {
+    each_piece(address, bytes,
+               [&](const Range& range) { checker.block_allocated(stream.actor, range, site); });
+}
+
+void Machine::block_freed(Stream& stream, std::uint64_t address, std::uint64_t bytes,
+                          const Site& site) {
+    each_piece(address, bytes,
+               [&](const Range& range) { checker.pool_block_freed(stream.actor, range, site); });
+}
+
+void Machine::pool_block_freed_by_host(std::uint64_t address, std::uint64_t bytes,
+                                       const Site& site) {
+    each_piece(address, bytes,
+               [&](const Range& range) { checker.pool_block_freed_by_host(range, site); });
+}
+
+void Machine::forget_range(std::uint64_t address, std::uint64_t bytes) {
+    each_piece(address, bytes, [&](const Range& range) { checker.forget(range); });
+}
+
+void Machine::release_range(std::uint64_t address, std::uint64_t bytes, bool implicit,
+                            const Site& site) {
+    std::erase_if(value_writes, [&](const auto& entry) { return entry.first - address < bytes; });
+    each_piece(address, bytes, [&](const Range& range) {
+        checker.released(range, implicit, site);
         // The bytes of a block of cuMemAlloc or of host memory go with it; a mapping's stay.
-        if (implicit) checker.forget(range_of(piece));
-    }
+        if (implicit) checker.forget(range);
+    });
 }
 
 void Machine::drop_physical(const std::shared_ptr<Physical>& physical) {

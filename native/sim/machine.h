@@ -14,10 +14,12 @@
 #include <vector>
 
 #include "sim/calls.h"
+#include "sim/capture.h"
 #include "sim/checker.h"
 #include "sim/core.h"
 #include "sim/faults.h"
 #include "sim/kernels.h"
+#include "sim/memory_pool.h"
 #include "sim/places.h"
 #include "sim/settings.h"
 #include "sim/space.h"
@@ -34,6 +36,8 @@ struct Stream : std::enable_shared_from_this<Stream> {
     Operation* last = nullptr;  // the newest unfinished one
     std::uint32_t pending = 0;  // unfinished operations
     Actor actor;
+    std::shared_ptr<Capture> capture;  // that takes what is issued here; null: it runs
+    std::vector<NodeIndex> tips;
 };
 
 struct Event {
@@ -43,6 +47,8 @@ struct Event {
     Operation* pending = nullptr;  // the newest record, while it has not been reached
     double time = 0;
     Clock clock;
+    std::shared_ptr<Capture> capture;  // that the newest record is part of
+    std::vector<NodeIndex> tips;
 };
 
 struct Context {
@@ -96,6 +102,8 @@ bool condition_holds(std::uint64_t seen, std::uint64_t value, unsigned condition
 struct ValueWrite {
     std::uint64_t value = 0;
     Clock clock;
+    Component component = 0;
+    std::uint64_t time = 0;  // of the write, in its component
 };
 
 class Machine final : public Effects {
@@ -111,6 +119,9 @@ class Machine final : public Effects {
     Checker checker;
     Places places;
     Faults faults;
+    std::size_t reports_written = ~std::size_t{0};  // reports in the file of the settings, if any
+    Pools pools{*this};
+    Captures captures;
     std::array<std::uint64_t, kCalls> counts{};
     std::array<int, kCalls> cost_index{};
     std::vector<DeviceState> devices;
@@ -125,7 +136,7 @@ class Machine final : public Effects {
 
     Context* make_context(int device, unsigned flags);
     Context* activate_primary(int device);
-    // Ends a context and all it owns. Work in flight is dropped.
+    // Ends a context and all it owns, its legacy stream aside. Nothing of it is in flight.
     void destroy_context(Context* context, const Site& site);
     void lose_device(int device, CUresult code);
     std::shared_ptr<Stream> make_stream(Context* context, unsigned flags, int priority);
@@ -145,11 +156,22 @@ class Machine final : public Effects {
     // Puts an operation behind what its stream orders before it: for the card, and for the checker.
     void order(Operation* operation, Stream& stream);
     void order_for_checker(Stream& stream);
+    // A value that is written is ordered before the waits issued later that it ends.
+    void order_value_for_checker(const Operation& operation);
+    // Whether work issued on the stream now would run after an unfinished operation. Looks at
+    // everything unfinished that follows that one.
+    bool runs_after(const Stream& stream, const Operation* earlier);
 
     // Accesses of an operation, told to the checker. False: some byte is not mapped.
     bool touch(Stream& stream, std::uint64_t address, std::uint64_t bytes, Use use,
                const Site& site, bool* idle = nullptr);
     void host_touch(std::uint64_t address, std::uint64_t bytes, bool write, const Site& site);
+    // Blocks of memory pools, for the checker; and a range of which nothing is to be remembered.
+    void pool_block_allocated(Stream& stream, std::uint64_t address, std::uint64_t bytes,
+                              const Site& site);
+    void block_freed(Stream& stream, std::uint64_t address, std::uint64_t bytes, const Site& site);
+    void pool_block_freed_by_host(std::uint64_t address, std::uint64_t bytes, const Site& site);
+    void forget_range(std::uint64_t address, std::uint64_t bytes);
     // Device memory of a range goes away.
     void release_range(std::uint64_t address, std::uint64_t bytes, bool implicit, const Site& site);
 
@@ -181,18 +203,24 @@ class Machine final : public Effects {
 
   private:
     explicit Machine(Settings given) : settings(std::move(given)) {}
-    bool bytes_of(std::uint64_t address, std::uint64_t bytes, Bytes& out);
+    bool bytes_of(std::uint64_t address, std::uint64_t bytes, Bytes& out, bool pageable = false);
     void fault(Operation& operation, CUresult code);
     void run_kernel(Operation& operation);
     void run_copy(Operation& operation);
     void run_set(Operation& operation);
     void run_write(Operation& operation);
+    // The newest unfinished operations that the next one on a stream has to wait for.
+    std::vector<Operation*> predecessors(const Stream& stream);
+    template <class Visit>
+    void each_piece(std::uint64_t address, std::uint64_t bytes, Visit visit);
 
     std::unique_ptr<Space> space_;
     std::unique_ptr<Core> core_;
     std::uint64_t next_stream_id_ = 1;
     std::uint64_t next_context_id_ = 1;
     std::unordered_map<Context*, std::unique_ptr<Context>> contexts_;  // created ones
+    // Destroyed ones, for ever: another thread may still wait on a stream that points to one.
+    std::vector<std::unique_ptr<Context>> graveyard_;
     std::unordered_map<Stream*, std::shared_ptr<Stream>> streams_;
     std::unordered_map<Event*, std::unique_ptr<Event>> events_;
     std::unordered_map<Module*, std::unique_ptr<Module>> modules_;

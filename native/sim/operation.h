@@ -13,8 +13,14 @@
 namespace vramkit::sim {
 
 struct Event;
+struct Operation;
 struct Stream;
 struct BuiltinKernel;
+
+// A point of a stream's order that others ask about. Null: the stream has got there.
+struct Milestone {
+    Operation* pending = nullptr;
+};
 
 enum class Kind : std::uint8_t {
     copy,
@@ -25,6 +31,7 @@ enum class Kind : std::uint8_t {
     host_function,
     write_value,
     wait_value,
+    free,  // of a block of cuMemAlloc, in stream order
 };
 
 // What an operation occupies while it runs. Operations on one lane of a device share its rate.
@@ -63,11 +70,13 @@ struct Operation {
     std::uint64_t value = 0;
     unsigned width = 1;             // of a set or a value, in bytes
     unsigned condition = 0;         // of a wait for a value
+    bool pageable = false;          // one side of the copy is memory that the driver does not know
     bool poison = false;            // fill the destination with garbage when the copy starts
     std::vector<std::byte> staged;  // bytes of a pageable source, taken at the call
     const BuiltinKernel* kernel = nullptr;
     std::array<std::uint64_t, 4> arguments{};
     Event* event = nullptr;  // to mark; null once superseded or destroyed
+    std::shared_ptr<Milestone> milestone;
     CUhostFn function = nullptr;
     CUstreamCallback callback = nullptr;
     void* data = nullptr;

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 
@@ -15,6 +16,14 @@ namespace vramkit::sim {
 namespace {
 
 constexpr int kMostFrames = 12;
+
+// The program itself is known by the name it was started with, which may be relative.
+std::string absolute(const char* module) {
+    std::error_code error;
+    const auto path =
+        std::filesystem::canonical(module[0] == '/' ? module : "/proc/self/exe", error);
+    return error ? module : path.string();
+}
 
 std::string describe(void* address) {
     Dl_info info{};
@@ -31,7 +40,7 @@ std::string describe(void* address) {
     }
     std::snprintf(text, sizeof text, "+0x%zx",
                   static_cast<char*>(address) - static_cast<char*>(info.dli_fbase));
-    return result + "(" + info.dli_fname + text + ")";
+    return result + "(" + absolute(info.dli_fname) + text + ")";
 }
 
 // The few functions of Python's C API that walking a stack takes; all null without an interpreter.

@@ -77,8 +77,8 @@ std::string advice(const Report& report) {
         case ReportKind::deadlock:
             break;
     }
-    return "Nothing in this process can end the wait: look for a cuStreamWaitValue whose value "
-           "nobody writes, or a host function that waits for this thread.";
+    return "Nothing in this process ends the wait of " + stream_name(first) +
+           ": write the value that " + call_name(first) + " waits for.";
 }
 
 void write_site(Json& json, const Machine& machine, const Mark& mark) {

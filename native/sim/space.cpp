@@ -102,7 +102,11 @@ std::unique_ptr<Space> Space::make(bool data, int devices, std::uint64_t capacit
 
 Space::~Space() {
     for (const auto& [address, block] : host_) {
-        if (!block.registered) munmap(reinterpret_cast<void*>(address), block.bytes);
+        // Given back, but not unmapped: a view that the program still holds reads zeros, and does
+        // not bring it down.
+        if (!block.registered) {
+            madvise(reinterpret_cast<void*>(address), block.bytes, MADV_DONTNEED);
+        }
     }
     if (base_ != 0) munmap(reinterpret_cast<void*>(base_), address_bytes_);
     if (alias_base_ != 0) munmap(reinterpret_cast<void*>(alias_base_), address_bytes_);
@@ -180,6 +184,27 @@ void Space::displace(std::uint64_t address) {
     mappings_.erase(it);
 }
 
+std::uint64_t Space::back(int device, std::uint64_t bytes) {
+    auto physical = create(device, bytes, {});
+    if (physical == nullptr) return 0;
+    physical->handles = 0;
+    const std::uint64_t address = take_addresses(bytes, granularity_, 0);
+    if (address == 0 || !place(address, physical, true)) {
+        if (address != 0) give_addresses(address, bytes);
+        release_if_unused(physical);
+        return 0;
+    }
+    return address;
+}
+
+std::uint64_t Space::unback(std::uint64_t address) {
+    const Mapping mapping = mappings_.find(address)->second;
+    displace(address);
+    give_addresses(address, mapping.bytes);
+    release_if_unused(mapping.physical);
+    return mapping.bytes;
+}
+
 std::uint64_t Space::allocate(int device, std::uint64_t bytes, Context* context,
                               std::uint64_t& made) {
     const bool small = bytes <= kSmall;
@@ -200,16 +225,8 @@ std::uint64_t Space::allocate(int device, std::uint64_t bytes, Context* context,
     if (address == 0) {
         const std::uint64_t size = small ? granularity_ : footprint;
         made = size;
-        auto physical = create(device, size, {});
-        if (physical == nullptr) return 0;
-        physical->handles = 0;
-        mapping = take_addresses(size, granularity_, 0);
-        if (mapping == 0 || !place(mapping, physical, true)) {
-            if (mapping != 0) give_addresses(mapping, size);
-            release_if_unused(physical);
-            return 0;
-        }
-        address = mapping;
+        address = mapping = back(device, size);
+        if (mapping == 0) return 0;
         if (small) {
             SmallSlab slab{.device = device, .holes = {{mapping, mapping + size}}, .live = 1};
             take(slab.holes, footprint, kBlockAlignment);
@@ -241,11 +258,7 @@ std::uint64_t Space::free(std::uint64_t address) {
         if (--slab->second.live > 0) return block.bytes;
         slabs_.erase(slab);
     }
-    const Mapping mapping = mappings_.find(block.mapping)->second;
-    displace(block.mapping);
-    give_addresses(block.mapping, mapping.bytes);
-    release_if_unused(mapping.physical);
-    return mapping.bytes;
+    return unback(block.mapping);
 }
 
 std::uint64_t Space::reserve(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wish) {

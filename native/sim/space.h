@@ -46,6 +46,7 @@ struct Allocation {
     std::uint64_t mapping = 0;    // address of the mapping it lies in
     Context* context = nullptr;
     std::uint64_t id = 0;  // of the buffer, unique
+    bool freed = false;    // by cuMemFreeAsync, which its stream has not reached
 };
 
 // Page-locked host memory.
@@ -91,6 +92,11 @@ class Space {
     const Allocation* allocation_at(std::uint64_t address) const;
     std::pair<std::uint64_t, const Allocation*> allocation_around(std::uint64_t address) const;
     std::uint64_t free(std::uint64_t address);
+    void mark_freed(std::uint64_t address) { allocations_.at(address).freed = true; }
+
+    // Memory for a pool, at an address of its own; 0: out of memory. And its end.
+    std::uint64_t back(int device, std::uint64_t bytes);
+    std::uint64_t unback(std::uint64_t address);
 
     // Virtual memory management; the caller has checked sizes and alignment.
     std::uint64_t reserve(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t wish);

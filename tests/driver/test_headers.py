@@ -29,6 +29,11 @@ HEADERS = {
 # Calls of the manifest that one of the two headers does not declare, and why that is right.
 NOT_DECLARED: dict[str, dict[str, str]] = {"12.9": {}, "13": {}}
 
+# Members that the two headers lay out differently, and why that does no harm.
+NOT_COMPARED = {
+    ("CUmemPoolProps", "reserved"): "13 took its first byte for a member; zero in both",
+}
+
 
 class Call(NamedTuple):
     """A row of manifest.def."""
@@ -143,7 +148,8 @@ def checks(version: str, calls: list[Call]) -> list[str]:
     lines += [f"CHECK_TYPE({name})" for name in types()]
     for name, members in structures().items():
         lines.append(f"CHECK_SIZE({name})")
-        lines += [f"CHECK_MEMBER({name}, {member})" for member in members]
+        compared = [member for member in members if (name, member) not in NOT_COMPARED]
+        lines += [f"CHECK_MEMBER({name}, {member})" for member in compared]
     return lines
 
 

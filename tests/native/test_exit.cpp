@@ -121,10 +121,13 @@ TEST(a_forked_child_writes_no_reports) {
     CHECK(exited_well(status_of([&] {
         gpu::reset_round("reports=" + (folder.path / "reports.json").string());
         gpu::use_device();
+        const auto files = [&] {
+            return std::distance(fs::directory_iterator(folder.path), fs::directory_iterator());
+        };
+        CHECK_EQUAL(files(), 1);  // the parent's: it is renewed as reports come
         CHECK(exited_well(status_of([] {})));
-        CHECK(fs::is_empty(folder.path));
+        CHECK_EQUAL(files(), 1);
     })));
-    CHECK(!fs::is_empty(folder.path));
 }
 
 TEST(host_functions_pending_at_exit_neither_crash_nor_hang) {

@@ -42,6 +42,7 @@ class Card {
                     CUDA_SUCCESS);
         CHECK_EQUAL(call.cuStreamGetId(made.handle, &id), CUDA_SUCCESS);
         made.id = id;
+        made.told = id % 2 == 0;  // both kinds, in turn
         return made;
     }
 
@@ -246,11 +247,136 @@ TEST(a_stream_may_be_destroyed_when_the_pool_is_told) {
     CHECK_EQUAL(card.reports(), std::string("[]"));
 }
 
+TEST(a_block_freed_after_its_stream_was_destroyed_waits_for_that_streams_work) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef gone = card.stream();
+    const std::uint64_t address = must_malloc(*pool, kPage, gone);
+    card.occupy(gone);
+    card.use(address, kPage, gone);
+    tell_pools_of_closing_stream(card.call, gone.id);
+    CHECK_EQUAL(card.call.cuStreamDestroy_v2(gone.handle), CUDA_SUCCESS);
+    const StreamRef next = card.stream();  // may have the handle of the one that is gone
+    must_free(*pool, address);
+    const std::uint64_t other = must_malloc(*pool, kPage, next);
+    CHECK(other != address);
+    card.use(other, kPage, next);
+    CHECK_EQUAL(pool->trim(false), std::uint64_t{0});
+    CHECK_EQUAL(pool->trim(true), kPage);
+    must_free(*pool, other);
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+    CHECK_EQUAL(card.reports(), std::string("[]"));
+}
+
+TEST(a_mark_without_an_event_holds_the_blocks_until_the_card_is_waited_for) {
+    const Card card;
+    Config config;
+    config.thread_cache_max_blocks = 0;
+    const auto pool = open_pool(card, config);
+    const StreamRef first = card.stream(), second = card.stream();
+    const auto inject = reinterpret_cast<int (*)(const char*, uint64_t, uint64_t, int, double)>(
+        simulated()->symbol("simInject"));
+    const std::uint64_t address = must_malloc(*pool, kPage, first);
+    card.occupy(first);
+    card.use(address, kPage, first);
+    CHECK_EQUAL(inject("cuEventCreate", 1, 1, CUDA_ERROR_OUT_OF_MEMORY, 0), 0);
+    CHECK_EQUAL(inject("cuCtxSynchronize", 1, 1, CUDA_ERROR_UNKNOWN, 0), 0);
+    must_free(*pool, address);
+    CHECK_EQUAL(card.calls("cuCtxSynchronize"), std::uint64_t{0});  // free waits for nothing
+    const std::uint64_t other = must_malloc(*pool, kPage, second);
+    CHECK(other != address);
+    CHECK_EQUAL(pool->trim(true), std::uint64_t{0});  // the card could not be waited for
+    CHECK_EQUAL(pool->trim(true), kPage);
+    must_free(*pool, other);
+    CHECK_EQUAL(card.reports(), std::string("[]"));
+}
+
+TEST(caches_of_streams_that_are_gone_do_not_pile_up) {
+    const Card card;
+    const auto pool = open_pool(card);
+    for (int i = 0; i < 300; ++i) {
+        const StreamRef stream = card.stream();
+        const std::uint64_t address = must_malloc(*pool, 1000, stream);
+        card.use(address, 1000, stream);
+        must_free(*pool, address);
+        tell_pools_of_closing_stream(card.call, stream.id);
+        CHECK_EQUAL(card.call.cuStreamDestroy_v2(stream.handle), CUDA_SUCCESS);
+        CHECK_EQUAL(card.call.cuCtxSynchronize(), CUDA_SUCCESS);
+    }
+    CHECK(pool->cache_count() <= 2);
+    CHECK_EQUAL(pool->stats().allocation_count, std::uint64_t{300});
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+}
+
+TEST(a_stream_of_another_context_is_refused) {
+    const Card card;
+    const auto pool = open_pool(card);
+    CUcontext other = nullptr;
+    CHECK_EQUAL(card.call.cuCtxCreate_v2(&other, 0, 0), CUDA_SUCCESS);
+    const StreamRef stream = card.stream();
+    Failure why;
+    CHECK_EQUAL(pool->malloc(1000, stream, true, why), std::uint64_t{0});
+    CHECK(why.kind == Failure::Kind::bad_value);
+    CHECK_EQUAL(card.call.cuCtxDestroy_v2(other), CUDA_SUCCESS);
+}
+
+TEST(threads_short_of_memory_with_streams_that_come_and_go) {
+    const Card card;
+    Config config;
+    config.thread_cache_max_blocks = 4;
+    config.batch_alloc_count = 3;
+    config.limit = 24 * kMiB;
+    {
+        const auto pool = open_pool(card, config);
+        std::vector<std::thread> threads;
+        std::atomic<int> refused{0};
+        for (int number = 0; number < 4; ++number) {
+            threads.emplace_back([&, number] {
+                CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+                std::mt19937 random(number);
+                std::vector<std::uint64_t> live;
+                for (int round = 0; round < 20; ++round) {
+                    const StreamRef stream = card.stream();
+                    for (int step = 0; step < 25; ++step) {
+                        const std::uint64_t bytes = random() % 3 == 0
+                                                        ? 2 * kMiB + random() % (2 * kMiB)
+                                                        : 1 + random() % 500000;
+                        Failure why;
+                        const std::uint64_t address =
+                            pool->malloc(bytes, stream, random() % 2 == 0, why);
+                        if (address != 0) {
+                            card.use(address, bytes, stream);
+                            live.push_back(address);
+                        } else {
+                            ++refused;
+                        }
+                        while (live.size() > 5) {
+                            must_free(*pool, live.front());
+                            live.erase(live.begin());
+                        }
+                    }
+                    // Blocks outlive it, and are freed by this thread later.
+                    tell_pools_of_closing_stream(card.call, stream.id);
+                    CHECK_EQUAL(card.call.cuStreamDestroy_v2(stream.handle), CUDA_SUCCESS);
+                    if (round % 5 == 0) pool->stats();
+                }
+                for (const std::uint64_t address : live) must_free(*pool, address);
+            });
+        }
+        for (std::thread& thread : threads) thread.join();
+        CHECK(refused > 0);
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+        CHECK_EQUAL(pool->stats().current_usage, std::uint64_t{0});
+    }
+    CHECK_EQUAL(card.reports(), std::string("[]"));
+    CHECK(card.text("simLiveObjects").find("\"handles\":0,\"mappings\":0") != std::string::npos);
+}
+
 TEST(every_driver_call_of_every_path_may_fail_once) {
-    const char* const calls[] = {"cuMemCreate",        "cuMemMap",           "cuMemSetAccess",
-                                 "cuMemUnmap",         "cuMemRelease",       "cuEventCreate",
-                                 "cuEventRecord",      "cuEventQuery",       "cuStreamWaitEvent",
-                                 "cuEventSynchronize", "cuCtxPushCurrent_v2"};
+    const char* const calls[] = {"cuMemCreate",        "cuMemMap",         "cuMemSetAccess",
+                                 "cuMemUnmap",         "cuMemRelease",     "cuEventCreate",
+                                 "cuEventRecord",      "cuEventQuery",     "cuStreamWaitEvent",
+                                 "cuEventSynchronize", "cuCtxSynchronize", "cuStreamGetCtx"};
     for (const char* call : calls) {
         for (std::uint64_t nth = 1; nth <= 4; ++nth) {
             const Card card("checker=on,data=off,capacity=64MiB");

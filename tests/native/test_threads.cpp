@@ -238,6 +238,32 @@ TEST(contexts_are_each_threads_own_business) {
     });
 }
 
+// What a program must not do, and may do by mistake: the waiting thread gets an error.
+TEST(context_destroyed_under_a_thread_that_waits) {
+    for (const bool legacy : {false, true}) {
+        for (const char* settings : {"", "clock=wall"}) {
+            gpu::reset_round(settings);
+            gpu::use_device();
+            CUcontext context = nullptr;
+            CHECK_OK(cu().cuCtxCreate_v2(&context, 0, 0));
+            const CUstream stream = legacy ? VRAMKIT_STREAM_LEGACY : gpu::make_stream();
+            const auto flag = reinterpret_cast<CUdeviceptr>(gpu::make_pinned(64));
+            CHECK_OK(cu().cuStreamWaitValue32_v2(stream, flag, 1, CU_STREAM_WAIT_VALUE_EQ));
+            std::thread waiter([&] {
+                CHECK_OK(cu().cuCtxSetCurrent(context));
+                CHECK_EQUAL(cu().cuStreamSynchronize(stream), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+            });
+            // A call is counted under the lock that it gives up only to wait.
+            while (gpu::text_of(sim().call_counts).find("cuStreamSynchronize") ==
+                   std::string::npos) {
+                std::this_thread::yield();
+            }
+            CHECK_OK(cu().cuCtxDestroy_v2(context));
+            waiter.join();
+        }
+    }
+}
+
 // Threads that only look, and threads that wait for everything, beside threads that work.
 TEST(looking_and_waiting_beside_work) {
     on_each_machine([](CUcontext context) {

@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from vramkit import driver
 from vramkit.check.addresses import Resolver
 from vramkit.check.result import CheckedProcess, CheckResult
 from vramkit.driver import Report, Site
@@ -52,6 +53,7 @@ def check_program(
     with tempfile.TemporaryDirectory(prefix="vramkit-check-") as place:
         reports = Path(place) / "reports"
         settings["reports"] = str(reports)
+        _must_be_usable(settings)
         environment = _environment(os.environ, folder, settings)
         status, stdout, stderr = _run(program, environment, capture)
         processes = _collect(reports)
@@ -75,6 +77,18 @@ def _settings(text: str) -> dict[str, str]:
             raise CheckError(f"VRAMKIT_SIM has {part!r}; it is a list of key=value, with commas")
         settings[key.strip()] = value.strip()
     return settings
+
+
+def _must_be_usable(settings: Mapping[str, str]) -> None:
+    """Tried on a simulated GPU of our own: the program could only say that cuInit failed."""
+    if "," in settings["reports"]:
+        raise CheckError(f"the folder for temporary files has a comma: {settings['reports']}")
+    try:
+        sim = driver.open("sim").sim
+        assert sim is not None
+        sim.apply({key: value for key, value in settings.items() if key != "reports"})
+    except ValueError as error:
+        raise CheckError(str(error)) from None
 
 
 def _known_profile(profile: str, folder: Path) -> str:

@@ -48,7 +48,9 @@ class Buffer:
             try:
                 self._pool.free(address, self.nbytes, stream)
             except ClosedError:
-                pass  # the simulated GPU was reset: the block went with it
+                # The simulated GPU was reset and the block went with it; or this is a forked child
+                # and the block is the parent's.
+                pass
             except BaseException:
                 self._address = address
                 raise

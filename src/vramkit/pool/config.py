@@ -31,12 +31,10 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("thread_cache_max_blocks", "global_cache_max_blocks", "cache_bytes"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it may be 0 or more")
-        if self.batch_alloc_count < 1:
-            raise ValueError(f"batch_alloc_count is {self.batch_alloc_count}; it may be 1 or more")
-        if self.limit is not None and self.limit < 2 * MIB:
-            raise ValueError(f"limit is {self.limit}; it may be None, or 2 MiB (one page) or more")
+            _in_bounds(name, getattr(self, name), 0, "0 or more")
+        _in_bounds("batch_alloc_count", self.batch_alloc_count, 1, "1 or more")
+        if self.limit is not None:
+            _in_bounds("limit", self.limit, 2 * MIB, "None, or 2 MiB (one page) or more")
         if self.size_classes not in ("fine", "seed"):
             raise ValueError(f'size_classes is {self.size_classes!r}; it may be "fine" or "seed"')
 
@@ -50,6 +48,11 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
             enable_stats=self.enable_stats,
             seed_classes=self.size_classes == "seed",
         )
+
+
+def _in_bounds(name: str, value: int, least: int, words: str) -> None:
+    if not least <= value < 1 << 63:
+        raise ValueError(f"{name} is {value}; it may be {words}")
 
 
 class PoolStats(msgspec.Struct, frozen=True):

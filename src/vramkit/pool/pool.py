@@ -33,13 +33,14 @@ class Pool(_core.PoolEngine):
 
     @classmethod
     def instance(cls, device: Device | int | None = None) -> Pool:
-        """The process-wide pool of a device, made on first use."""
+        """The process-wide pool of a device, made on first use and again after it was closed."""
         found = _device(device)
         key = (id(found.driver), found.ordinal)
         with _lock:
-            if key not in _instances:
-                _instances[key] = cls(device=found)
-            return _instances[key]
+            pool = _instances.get(key)
+            if pool is None or pool.closed:
+                pool = _instances[key] = cls(device=found)
+            return pool
 
     @property
     def device(self) -> Device:
@@ -86,7 +87,7 @@ class Pool(_core.PoolEngine):
         return released
 
     def close(self) -> None:
-        """Give everything back. Raises ValueError while blocks are in use."""
+        """Give everything back. Raises ValueError while blocks are in use. Twice is harmless."""
         self.shut()
 
     def __enter__(self) -> Self:

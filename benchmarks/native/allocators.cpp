@@ -1,0 +1,137 @@
+// The pool under the workloads by which allocators are compared.
+#include <memory>
+
+#include "allocators_cases.h"
+#include "allocators_program.h"
+#include "pool/pool.h"
+
+namespace {
+
+using namespace bench;
+namespace pool = vramkit::pool;
+
+[[noreturn]] void raise(const pool::Failure& why) {
+    throw Failure("the pool failed: " + why.message +
+                  (why.call.empty() ? "" : why.call + " " + vramkit::error_name(why.code)));
+}
+
+// Streams whose id is known, as those that vramkit itself makes.
+struct Known {
+    static pool::StreamRef ask(const vramkit::DriverTable&, const Lane& lane) {
+        return {lane.handle, lane.id, true};
+    }
+};
+
+// Handles from elsewhere: with each call the driver is asked which stream it is, and whether it is
+// being captured.
+struct Foreign {
+    static pool::StreamRef ask(const vramkit::DriverTable& call, const Lane& lane) {
+        unsigned long long id = 0;
+        CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+        if (call.cuStreamGetId(lane.handle, &id) != CUDA_SUCCESS ||
+            call.cuStreamIsCapturing(lane.handle, &status) != CUDA_SUCCESS ||
+            status != CU_STREAM_CAPTURE_STATUS_NONE) {
+            throw Failure("the stream cannot be used");
+        }
+        return {lane.handle, id, false};
+    }
+};
+
+template <class Streams>
+class Engine {
+  public:
+    Engine(std::shared_ptr<vramkit::Driver> driver, const Bench& bench, const pool::Config& config)
+        : call_(driver->call()) {
+        pool::Failure why;
+        pool_ = pool::Pool::open(std::move(driver), bench.gpu.device(), bench.context, config, why);
+        if (pool_ == nullptr) raise(why);
+    }
+
+    std::uint64_t allocate(std::uint64_t bytes, const Lane& lane) {
+        pool::Failure why;
+        const std::uint64_t address = pool_->malloc(bytes, Streams::ask(call_, lane), true, why);
+        if (address == 0 && why.kind != pool::Failure::Kind::out_of_memory) [[unlikely]]
+            raise(why);
+        return address;
+    }
+    void deallocate(std::uint64_t address, std::uint64_t bytes, const Lane& lane) {
+        pool::Failure why;
+        if (!pool_->free(address, bytes, Streams::ask(call_, lane), why)) [[unlikely]]
+            raise(why);
+    }
+    pool::Pool& pool() { return *pool_; }
+
+  private:
+    const vramkit::DriverTable& call_;
+    std::shared_ptr<pool::Pool> pool_;
+};
+
+// What the loops cost by themselves.
+struct Nothing {
+    std::uint64_t allocate(std::uint64_t bytes, const Lane&) { return bytes; }
+    void deallocate(std::uint64_t, std::uint64_t, const Lane&) {}
+};
+
+// Pairs with and without statistics in turn on one pool, so that drift hits both alike.
+template <class Maker>
+void measure_statistics(Bench& bench, Row row, Maker make) {
+    const Lanes lanes(bench.gpu, 1);
+    const auto engine = make(0);
+    PairWorker worker(*engine, lanes[0], kSmallSizes, 0);
+    std::vector<double> with;
+    std::vector<double> without;
+    const auto measure = [&](bool on) {
+        pool::Config config = engine->pool().config();
+        config.enable_stats = on;
+        pool::Failure why;
+        if (!engine->pool().configure(config, why)) raise(why);
+        return ns_a_pair({worker.for_seconds(bench.seconds / 2)});
+    };
+    for (int repetition = -1; repetition < 2 * bench.repetitions; ++repetition) {
+        const double on = measure(true);
+        const double off = measure(false);
+        if (repetition < 0) continue;
+        with.push_back(on);
+        without.push_back(off);
+        row.values.push_back(on - off);
+    }
+    row.details = {{"on_ns", quantile(with, 0.5)}, {"off_ns", quantile(without, 0.5)}};
+    bench.rows.push_back(std::move(row));
+}
+
+void add_cases(Cases& cases, Bench& bench, const AllocatorOptions& options) {
+    const std::shared_ptr<vramkit::Driver> driver = detail::open_driver(options.gpu);
+    const auto known = [driver, &bench](std::uint64_t cap) {
+        pool::Config config;
+        config.limit = cap;
+        return std::make_unique<Engine<Known>>(driver, bench, config);
+    };
+    const auto foreign = [driver, &bench](std::uint64_t cap) {
+        pool::Config config;
+        config.limit = cap;
+        return std::make_unique<Engine<Foreign>>(driver, bench, config);
+    };
+    const auto nothing = [](std::uint64_t) { return std::make_unique<Nothing>(); };
+    const auto trim = [](Engine<Known>& engine) { engine.pool().trim(false); };
+
+    add_pair_cases(cases, bench, "vramkit", known);
+    add_pair_cases(cases, bench, "vramkit_raw", foreign);
+    add_case(cases, "empty_loop", "pair/small/1", "ns",
+             [&bench, nothing](Row row) { measure_pairs(bench, row, kSmallSizes, 1, nothing); });
+    add_case(cases, "empty_loop", "producer_consumer/1", "ns",
+             [&bench, nothing](Row row) { measure_producer_consumer(bench, row, 1, nothing); });
+    add_stream_cases(cases, bench, "vramkit", known);
+    add_memory_cases(cases, bench, "vramkit", known);
+    add_case(cases, "vramkit", "fragmentation/tidied", "ms",
+             [&bench, known, trim](Row row) { measure_fragmentation(bench, row, known, trim); });
+    add_case(cases, "vramkit", "burst", "MiB",
+             [&bench, known, trim](Row row) { measure_burst(bench, row, known, trim); });
+    add_case(cases, "vramkit", "statistics", "ns",
+             [&bench, known](Row row) { measure_statistics(bench, row, known); });
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    return allocator_program("allocators", add_cases, count, arguments);
+}

@@ -1,0 +1,184 @@
+"""Bad input is one clear exception each, and changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vramkit import Pool
+from vramkit.driver import ClosedError, Device, Driver, DriverError
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("size", [0, -1, -(2**70), 2**40 + 1, 2**63, 2**64, 2**100])
+def test_sizes_that_no_block_has(pool: Pool, size: int) -> None:
+    for call in (pool.malloc, pool.try_malloc, pool.allocate, lambda n: pool.preallocate(n, 1)):
+        with pytest.raises(ValueError, match=r"1 to 1099511627776"):
+            call(size)
+    assert pool.stats().reserved == 0
+
+
+@pytest.mark.parametrize("size", [1.5, "4096", b"1", [1]])
+def test_sizes_that_are_no_integers(pool: Pool, size: Any) -> None:
+    for call in (pool.malloc, pool.try_malloc, pool.allocate, lambda n: pool.preallocate(n, 1)):
+        with pytest.raises(TypeError, match="integer"):
+            call(size)
+
+
+@pytest.mark.parametrize("count", [0, -1, 2**64])
+def test_preallocate_takes_at_least_one_block(pool: Pool, count: int) -> None:
+    with pytest.raises(ValueError, match="count is"):
+        pool.preallocate(4096, count)
+
+
+@pytest.mark.parametrize("address", [0, 1, -1, 256, 2**47, 2**64, 2**80])
+def test_numbers_that_are_no_pointers(pool: Pool, address: int) -> None:
+    with pytest.raises(ValueError, match="not of this pool"):
+        pool.free(address)
+    with pytest.raises(TypeError, match="integer"):
+        pool.free(str(address))  # type: ignore[arg-type]
+
+
+def test_pointers_of_others(pool: Pool, device: Device) -> None:
+    with device.alloc(4096) as memory, Pool(device=device) as other:
+        address = other.malloc(4096)
+        for foreign in (memory.address, address):
+            with pytest.raises(ValueError, match="not of this pool"):
+                pool.free(foreign)
+        other.free(address)
+
+
+@pytest.mark.parametrize("size", [1000, 5 * MIB])
+def test_pointers_into_a_block(pool: Pool, size: int) -> None:
+    address = pool.malloc(size)
+    for offset in (1, 256, 999):
+        with pytest.raises(ValueError, match="inside a block"):
+            pool.free(address + offset)
+    pool.free(address)
+
+
+@pytest.mark.parametrize("size", [1000, 5 * MIB, 40 * MIB])
+def test_freed_twice(pool: Pool, size: int) -> None:
+    address, other = pool.malloc(size), pool.malloc(size)
+    pool.free(address)
+    with pytest.raises(ValueError, match="freed twice"):
+        pool.free(address)
+    pool.free(other)
+    pool.release_all()
+    with pytest.raises(ValueError, match="not of this pool"):
+        pool.free(address)
+
+
+@pytest.mark.parametrize("size", [1000, 5 * MIB])
+def test_a_wrong_size(pool: Pool, size: int) -> None:
+    address = pool.malloc(size)
+    for wrong in (size - 1, size + 1, 2 * size):
+        with pytest.raises(ValueError, match=f"the block has {size} bytes, not {wrong}"):
+            pool.free(address, wrong)
+    for none in (0, -5, 2**64):
+        with pytest.raises(ValueError, match="size is"):
+            pool.free(address, none)
+    assert pool.stats().current_usage == size
+    pool.free(address, size)
+
+
+def test_a_closed_stream(pool: Pool, device: Device) -> None:
+    stream = device.stream()
+    address = pool.malloc(4096, stream)
+    stream.close()
+    with pytest.raises(ClosedError, match="Stream is closed"):
+        pool.malloc(4096, stream)
+    with pytest.raises(ClosedError, match="Stream is closed"):
+        pool.free(address, stream=stream)
+    assert pool.stats().current_usage == 4096
+    pool.free(address)
+
+
+@pytest.mark.parametrize("stream", [7, "stream", 0, object()])
+def test_things_that_are_no_streams(pool: Pool, stream: object) -> None:
+    address = pool.malloc(4096)
+    for call in (lambda: pool.malloc(4096, stream), lambda: pool.free(address, stream=stream)):
+        with pytest.raises(TypeError, match="a stream is a vramkit Stream or an object with"):
+            call()
+    pool.free(address)
+
+
+@pytest.mark.sim_only
+@pytest.mark.sim(devices=2)
+def test_a_stream_of_another_device(pool: Pool, driver: Driver) -> None:
+    address = pool.malloc(4096)
+    with driver.device(1).stream() as stream:
+
+        class Foreign:
+            def __cuda_stream__(self) -> tuple[int, int]:
+                return stream.__cuda_stream__()
+
+        for given, words in ((stream, "another device"), (Foreign(), "another context")):
+            with pytest.raises(ValueError, match=words):
+                pool.malloc(4096, given)
+            with pytest.raises(ValueError, match=words):
+                pool.free(address, stream=given)
+    pool.free(address)
+
+
+@pytest.mark.sim_only
+def test_a_handle_that_is_no_stream(pool: Pool) -> None:
+    class Wrong:
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, 0xDEAD0
+
+    with pytest.raises(DriverError, match="cuStreamGetId failed"):
+        pool.malloc(4096, Wrong())
+
+
+def test_use_after_close(pool: Pool) -> None:
+    address = pool.malloc(4096)
+    pool.free(address)
+    pool.close()
+    for call in (
+        lambda: pool.malloc(4096),
+        lambda: pool.try_malloc(4096),
+        lambda: pool.allocate(4096),
+        lambda: pool.free(address),
+        lambda: pool.preallocate(4096, 1),
+        lambda: pool.configure(limit=None),
+        pool.trim,
+        pool.release_all,
+    ):
+        with pytest.raises(ClosedError, match="the pool is closed"):
+            call()
+    assert pool.stats().allocation_count == 1
+
+
+@pytest.mark.sim_only
+def test_use_after_a_reset_of_the_simulated_gpu(driver: Driver, device: Device) -> None:
+    pool = Pool(device=device)
+    stream = device.stream()
+    address = pool.malloc(4096, stream)
+    buffer = pool.allocate(4096, stream=stream)
+    pool.free(pool.malloc(4096, stream))
+    assert driver.sim is not None
+    driver.sim.reset()
+    assert pool.closed
+    for call in (
+        lambda: pool.malloc(4096),
+        lambda: pool.free(address),
+        lambda: pool.preallocate(4096, 1),
+        lambda: pool.configure(limit=None),
+        pool.trim,
+        pool.release_all,
+        pool.stats,
+        pool.reset_stats,
+    ):
+        with pytest.raises(ClosedError, match="the simulated GPU was reset"):
+            call()
+    buffer.close()
+    pool.close()
+    # A new stream may have the old one's number and handle; the old pool must not touch it.
+    with Pool(device=device) as fresh, device.stream() as again:
+        fresh.free(fresh.malloc(4096, again))
+        driver.sim.reset_call_counts()
+        again.close()
+        assert driver.sim.call_counts()["cuEventRecord"] == 1

@@ -1,0 +1,111 @@
+"""Forks, and the end of the interpreter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+OPEN = """
+import gc, os, sys, vramkit
+driver = vramkit.driver.open(sys.argv[1])
+device = driver.device()
+stream = device.stream()
+pool = vramkit.Pool(device=device)
+"""
+
+FORK = """
+address = pool.malloc(4096, stream)
+buffer = pool.allocate(4096, stream=stream)
+pool.free(pool.malloc(8 << 20, stream))
+pool.configure(thread_cache_max_blocks=0)
+pool.free(pool.malloc(9 << 20, stream))  # with a mark
+child = os.fork()
+if child == 0:
+    for name, call in {
+        "malloc": lambda: pool.malloc(4096, stream),
+        "free": lambda: pool.free(address),
+        "stats": pool.stats,
+        "trim": pool.trim,
+        "preallocate": lambda: pool.preallocate(4096, 1),
+        "close": pool.close,
+    }.items():
+        try:
+            call()
+        except vramkit.driver.ClosedError as error:
+            print(name, error)
+    buffer.close()
+    del buffer, pool
+    gc.collect()
+    sys.stdout.flush()
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+pool.free(address)
+buffer.close()
+pool.configure(thread_cache_max_blocks=64)
+pool.free(pool.malloc(10 << 20, stream))
+assert pool.check_invariants() == ""
+pool.close()
+print("the parent went on")
+"""
+
+EXITS = {
+    "live buffers": """
+buffers = [pool.allocate(size, stream=stream) for size in (100, 5000, 3 << 20)]
+raw = pool.malloc(4096)
+""",
+    "buffers in a cycle": """
+class Holder: pass
+holder = Holder()
+holder.self, holder.all = holder, [pool.allocate(100, stream=stream), pool, stream]
+del pool, stream
+""",
+    "the process-wide pool": """
+vramkit.Pool.instance(device).malloc(4096)
+kept = vramkit.Pool.instance(device).allocate(3 << 20, stream=stream)
+""",
+    "work under way": """
+buffer = pool.allocate(3 << 20, stream=stream)
+device.kernels.spin(200_000_000, stream=stream)
+device.fill(buffer.address, 1, 3 << 20, stream=stream)
+pool.free(pool.malloc(4 << 20, stream))
+""",
+    "a thread at work": """
+import threading
+def work():
+    mine = device.stream()
+    while True:
+        pool.free(pool.malloc(5000, mine))
+threading.Thread(target=work, daemon=True).start()
+while pool.stats().allocation_count < 100: pass
+""",
+}
+
+
+def run(program: str, spec: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", OPEN + program, spec]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on(request: pytest.FixtureRequest) -> None:
+    spec = request.config.getoption("driver")
+    done = run(FORK, spec)
+    words = "this Pool belongs to the parent process: a forked child cannot use it"
+    names = ("malloc", "free", "stats", "trim", "preallocate", "close")
+    said = [f"{name} {words}" for name in names]
+    assert (done.stderr, done.stdout.splitlines()) == ("", [*said, "the parent went on"])
+
+
+@pytest.mark.parametrize("clock", ["virtual", "wall"])
+@pytest.mark.parametrize("program", EXITS)
+def test_exit_is_quiet(
+    request: pytest.FixtureRequest, program: str, clock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = request.config.getoption("driver")
+    if spec == "cuda" and clock == "virtual":
+        pytest.skip("a real card has one clock")
+    monkeypatch.setenv("VRAMKIT_SIM", f"clock={clock}")
+    done = run(EXITS[program], spec)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

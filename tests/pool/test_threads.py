@@ -1,0 +1,166 @@
+"""Threads: what they cache is not lost, and none waits for another with the GIL in its hand."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from vramkit import Pool
+from vramkit.driver import Device, OutOfMemoryError
+
+MIB = 1 << 20
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """A joined thread may still be on its last steps below Python."""
+    end = time.monotonic() + 30
+    while not holds() and time.monotonic() < end:
+        time.sleep(0)
+    return holds()
+
+
+def run(*targets: Callable[[], None]) -> None:
+    failures: list[BaseException] = []
+
+    def guarded(target: Callable[[], None]) -> None:
+        try:
+            target()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(target,)) for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def test_a_thread_that_ends_gives_its_blocks_back(pool: Pool, device: Device) -> None:
+    freed: list[int] = []
+
+    def work() -> None:
+        blocks = [pool.malloc(2 * MIB, stream) for _ in range(5)]
+        for address in blocks:
+            device.fill(address, 1, 2 * MIB, stream=stream)
+            pool.free(address)
+        freed.extend(blocks)
+
+    with device.stream() as stream, device.stream() as other:
+        run(work)
+        assert eventually(lambda: pool.stats().cached == 0)
+        assert pool.stats().waiting == 10 * MIB
+        assert pool.stats().allocation_count == 5  # its counters stay
+        device.synchronize()
+        again = [pool.malloc(2 * MIB, other) for _ in range(5)]
+        assert sorted(again) == sorted(freed)
+        for address in again:
+            device.fill(address, 2, 2 * MIB, stream=other)
+            pool.free(address)
+
+
+def test_short_of_memory_idle_threads_give_up_what_they_cache(pool: Pool, device: Device) -> None:
+    pool.configure(limit=8 * MIB)
+    cached, finish = threading.Event(), threading.Event()
+
+    def hoard() -> None:
+        with device.stream() as stream:
+            blocks = [pool.malloc(MIB, stream) for _ in range(8)]
+            for address in blocks:
+                pool.free(address)
+            cached.set()
+            finish.wait(30)
+
+    def need() -> None:
+        try:
+            assert cached.wait(30)
+            assert pool.stats().cached == 8 * MIB
+            pool.free(pool.malloc(8 * MIB))
+        finally:
+            finish.set()
+
+    run(hoard, need)
+
+
+def test_threads_on_streams_in_random_order(pool: Pool, device: Device) -> None:
+    pool.configure(limit=64 * MIB, thread_cache_max_blocks=4, batch_alloc_count=3)
+    streams = [device.stream() for _ in range(3)]
+    lock = threading.Lock()
+    shared: list[tuple[int, int]] = []
+
+    def work(seed: int) -> Callable[[], None]:
+        def body() -> None:
+            chance = random.Random(seed)
+            live: list[tuple[int, int]] = []
+            for _ in range(150):
+                stream = chance.choice(streams)
+                size = chance.choice([1000, 50_000, MIB, 3 * MIB])
+                try:
+                    address = pool.malloc(size, stream)
+                except OutOfMemoryError:
+                    assert live or shared or pool.stats().current_usage
+                else:
+                    device.fill(address, 1, size, stream=stream)
+                    live.append((address, size))
+                with lock:
+                    if live and chance.random() < 0.3:
+                        shared.append(live.pop())
+                    if shared and chance.random() < 0.3:
+                        live.append(shared.pop(0))
+                while len(live) > 6:
+                    pool.free(*live.pop(chance.randrange(len(live))))
+            for address, size in live:
+                pool.free(address, size)
+
+        return body
+
+    run(*(work(seed) for seed in range(4)))
+    for address, size in shared:
+        pool.free(address, size)
+    assert pool.check_invariants() == ""
+    assert pool.stats().current_usage == 0
+    for stream in streams:
+        stream.close()
+
+
+@pytest.mark.sim_only
+@pytest.mark.sim(clock="wall")
+@pytest.mark.parametrize("call", ["stats", "reset_stats", "configure", "malloc", "free"])
+def test_who_waits_for_the_pool_lets_host_functions_run(
+    pool: Pool, device: Device, call: str
+) -> None:
+    """One thread waits in the pool for work that ends in Python, while another one comes in."""
+    sim = device.driver.sim
+    assert sim is not None
+    with device.stream() as stream, device.stream() as other:
+        spare = pool.malloc(100, stream)
+        calls: dict[str, Callable[[], object]] = {
+            "stats": pool.stats,
+            "reset_stats": pool.reset_stats,
+            "configure": lambda: pool.configure(limit=None),
+            "malloc": lambda: pool.free(pool.malloc(100, other)),
+            "free": lambda: pool.free(spare),  # of a stream that is new to the thread
+        }
+        address = pool.malloc(4 * MIB, stream)
+        reached: list[bool] = []
+        device.kernels.spin(50_000_000, stream=stream)
+        stream.host_function(lambda: reached.append(True))
+        pool.free(address)
+
+        def wait() -> None:
+            pool.release_all()
+            assert reached
+
+        def come_in() -> None:
+            assert eventually(lambda: "cuEventSynchronize" in sim.call_counts())
+            calls[call]()
+            assert reached  # it waited for the other one
+
+        run(wait, come_in)
+        if call != "free":
+            pool.free(spare)
