@@ -102,13 +102,17 @@ Call::~Call() {
         machine_->reports_written = machine_->checker.reports().size();
         write_report_file(*machine_, thread_.generation);
     }
+    if (!wall) {
+        lock_.unlock();
+        return;
+    }
+    // The call has cost that much time of a real host: take it.
     using std::chrono::steady_clock;
     using Nanoseconds = std::chrono::duration<double, std::nano>;
-    const double rest = wall ? (host_ - wall_now(*machine_)) / machine_->settings.scale : 0;
+    const double rest = (host_ - wall_now(*machine_)) / machine_->settings.scale;
     const auto until =
         steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(Nanoseconds(rest));
     lock_.unlock();
-    // The call has cost that much time of a real host: take it.
     if (rest > kSpinNanoseconds) {
         std::this_thread::sleep_for(Nanoseconds(rest - kSpinNanoseconds / 2));
     }

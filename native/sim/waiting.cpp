@@ -21,7 +21,9 @@ constexpr double kDeadlockSeconds = 5;
 // Gives host functions that have started a moment to return, so that the virtual clock does not
 // run past them; one that is slow, or waits for this very thread, is not waited for again.
 void Call::settle_host_functions() {
-    if (thread_.in_host_function) return;
+    if (thread_.in_host_function || machine_->host_functions_out <= machine_->host_functions_slow) {
+        return;
+    }
     Simulation& all = simulation();
     const auto until = std::chrono::steady_clock::now() + kHostFunctionPatience;
     while (machine_->host_functions_out > machine_->host_functions_slow) {
