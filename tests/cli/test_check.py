@@ -220,3 +220,18 @@ def test_native_places_become_source_lines(vramkit: Vramkit, native_program: Pat
         result = vramkit("check", "--stacks", stacks, "--", str(native_program), COLUMNS="200")
         assert line_of("native.cpp", "// first") in result.stderr
         assert line_of("native.cpp", "// second") in result.stderr
+
+
+def test_bad_settings_are_told_before_the_program_starts(vramkit: Vramkit) -> None:
+    done = vramkit("check", "--", "true", VRAMKIT_SIM="foo=1")
+    assert done.returncode == 2
+    assert "foo" in done.stderr and "profile" in done.stderr
+
+
+def test_a_process_that_leaves_at_once_keeps_its_reports(vramkit: Vramkit, tmp_path: Path) -> None:
+    program = tmp_path / "leaves.py"
+    wrong = PROGRAMS / "wrong.py"
+    program.write_text(f"import os\nexec(open({str(wrong)!r}).read())\nos._exit(0)\n")
+    done = vramkit("check", "--", sys.executable, str(program))
+    assert done.returncode == 1
+    assert "Race" in done.stderr

@@ -203,3 +203,53 @@ def test_live_objects_are_counted(sim: Simulator, device: Device) -> None:
         live = sim.live_objects()
     assert (live["streams"], live["device"], live["pinned"]) == (1, 1, 1)
     assert sum(sim.live_objects()[kind] for kind in ("streams", "device", "pinned")) == 0
+
+
+def test_a_fault_may_name_a_call_without_its_version(sim: Simulator, device: Device) -> None:
+    sim.inject("cuMemAlloc", code=2)
+    with pytest.raises(MemoryError):
+        device.alloc(16)
+    device.alloc(16).close()
+
+
+def test_a_fault_that_no_call_could_suffer_is_refused(sim: Simulator) -> None:
+    with pytest.raises(ValueError, match="cuNoSuchCall"):
+        sim.inject("cuNoSuchCall", code=2)
+
+
+def test_a_view_that_outlives_a_reset_can_still_be_read(sim: Simulator, device: Device) -> None:
+    memory = device.alloc_pinned(4096)
+    view = memory.view()
+    view[:4] = b"full"
+    sim.reset()
+    assert bytes(view[:4]) in (b"full", bytes(4))  # until the former machine is gone, and after
+
+
+def test_waiting_kernels_end_however_late_it_is(sim: Simulator, device: Device) -> None:
+    # So late that the clock's last digit is longer than the rest of a wave may be.
+    sim.advance(1e5)
+    with device.stream() as first, device.stream() as second:
+        for number in range(200):
+            device.kernels.spin(1000 + 7 * number, stream=first, blocks=3000, threads=256)
+            device.kernels.spin(1500 + 3 * number, stream=second, blocks=700, threads=256)
+        device.synchronize()
+
+
+def test_a_flag_handed_to_and_fro_orders_both_streams(sim: Simulator, device: Device) -> None:
+    with (
+        device.stream() as first,
+        device.stream() as second,
+        device.alloc_pinned(4096) as host,
+        device.alloc(4096) as data,
+        device.alloc(4) as flag,
+    ):
+        device.fill(flag, 0)
+        device.synchronize()
+        for _ in range(3):
+            device.copy(data, host, stream=first)
+            first.write_value(flag, 1)
+            second.wait_value(flag, 1, condition="eq")
+            device.kernels.sweep(data, 1024, stream=second)
+            second.write_value(flag, 0)
+            first.wait_value(flag, 0, condition="eq")
+        device.synchronize()
