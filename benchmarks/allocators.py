@@ -8,8 +8,6 @@ from typing import Any
 import machine
 import msgspec
 import programs
-from rich.console import Console
-from rich.markdown import Markdown
 
 DEFAULT_OUTPUT = programs.RESULTS / "allocators_h200.json"
 
@@ -326,14 +324,7 @@ def main() -> int:
     report = load(options)
     if report.simulated and options.output == DEFAULT_OUTPUT:
         sys.exit("these are figures of the simulated GPU; give them a file of their own: --output")
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-    text = markdown(report)
-    console = Console()
-    if console.is_terminal:
-        console.print(Markdown(text))
-    else:
-        print(text)
+    programs.publish(report, markdown(report), options.output)
     return 0
 
 

@@ -9,8 +9,6 @@ from typing import Any
 import machine
 import msgspec
 import programs
-from rich.console import Console
-from rich.markdown import Markdown
 
 GOAL_NS_CHECKER_OFF = 2000.0
 GOAL_NS_CHECKER_ON = 5000.0
@@ -139,14 +137,7 @@ def parse() -> Namespace:
 def main() -> int:
     options = parse()
     report = measure(options)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-    text = markdown(report)
-    console = Console()
-    if console.is_terminal:
-        console.print(Markdown(text))
-    else:
-        print(text)
+    programs.publish(report, markdown(report), options.output)
     return 0
 
 

@@ -10,8 +10,6 @@ from typing import Any
 import machine
 import msgspec
 import programs
-from rich.console import Console
-from rich.markdown import Markdown
 
 GOAL_PERCENT = {"copy": 5.0}
 GOAL_PERCENT_ELSE = 10.0
@@ -251,14 +249,7 @@ def main() -> int:
     measured = read_run(options.measured, simulated=False)
     read = read_run(options.read, simulated=False) if options.read else None
     report = build_report(measured, simulate(options), read)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-    text = markdown(report)
-    console = Console()
-    if console.is_terminal:
-        console.print(Markdown(text))
-    else:
-        print(text)
+    programs.publish(report, markdown(report), options.output)
     return 1 if report.not_compared else 0
 
 

@@ -5,6 +5,10 @@ import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
+import msgspec
+from rich.console import Console
+from rich.markdown import Markdown
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "editable"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -50,3 +54,14 @@ def run(arguments: list[str], accepted: tuple[int, ...] = (0,)) -> None:
     status = subprocess.run(arguments, stdout=sys.stderr, check=False).returncode
     if status not in accepted:
         sys.exit(f"{arguments[0]} ended with status {status}")
+
+
+def publish(report: msgspec.Struct, table: str, output: Path) -> None:
+    """Keeps the report as JSON and shows its table, which is Markdown, on standard output."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    console = Console()
+    if console.is_terminal:
+        console.print(Markdown(table))
+    else:
+        print(table)

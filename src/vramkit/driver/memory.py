@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from vramkit import _core
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from vramkit.driver.device import Device
 
 
-class Resource:
+class Resource(ABC):
     """Something of the driver that must be given back: once, by close() or a with statement.
 
     Dropped without that, it is given back with a ResourceWarning. After close() every use raises
@@ -28,9 +29,9 @@ class Resource:
         self._epoch = device.epoch
         self._released = False
 
+    @abstractmethod
     def _release(self) -> None:
         """Gives the resource back to the driver; called at most once."""
-        raise NotImplementedError
 
     @property
     def closed(self) -> bool:
