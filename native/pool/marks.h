@@ -1,14 +1,17 @@
-// Completion marks: events that say when the work before a spilled batch is done.
+// Completion marks: events on a stream that say how far its work is done.
 #pragma once
 
-#include <memory>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "driver/table.h"
 
 namespace vramkit::pool {
 
-// Events that no mark uses now. To make one costs more than to record it. With the pool's lock.
+// Events that no mark uses now: to make one costs more than to record it. From any thread.
 class Events {
   public:
     explicit Events(const DriverTable& call) : call_(call) {}
@@ -19,6 +22,7 @@ class Events {
     const DriverTable& call() const { return call_; }
     // Null where the driver refuses.
     CUevent take() {
+        const std::lock_guard guard(lock_);
         CUevent event = nullptr;
         if (!spare_.empty()) {
             event = spare_.back();
@@ -28,63 +32,112 @@ class Events {
         }
         return event;
     }
-    void give(CUevent event) { spare_.push_back(event); }
+    void give(CUevent event) {
+        const std::lock_guard guard(lock_);
+        spare_.push_back(event);
+    }
     void drop() {
+        const std::lock_guard guard(lock_);
         for (const CUevent event : spare_) call_.cuEventDestroy_v2(event);
         spare_.clear();
     }
     // The driver no longer knows them.
-    void forget() { spare_.clear(); }
+    void forget() {
+        const std::lock_guard guard(lock_);
+        spare_.clear();
+    }
 
   private:
     const DriverTable& call_;
+    std::mutex lock_;
     std::vector<CUevent> spare_;
 };
 
-// One event, recorded once and shared by the blocks of a batch. Passed stays passed. Without an
-// event, where none was to be had, it passes when somebody waits for it: then for the whole card.
-class Mark {
+// The marks of one stream, numbered in its order: one that has passed takes all before it along.
+// What is freed now waits for the open number, which the next event to be recorded gets.
+class Marks {
   public:
-    Mark(Events& events, CUevent event) : events_(events), event_(event) {}
-    ~Mark() {
-        if (event_ != nullptr) events_.give(event_);
-    }
-    Mark(const Mark&) = delete;
-    Mark& operator=(const Mark&) = delete;
+    using Number = std::uint64_t;
 
-    CUevent event() const { return event_; }
-    // The driver no longer knows the event.
-    void forget() { event_ = nullptr; }
-    // Whether it is known to have passed, without asking.
-    bool known() const { return passed_; }
-    // Asks the driver until the answer is yes. Never waits.
-    bool passed() {
-        passed_ =
-            passed_ || (event_ != nullptr && events_.call().cuEventQuery(event_) == CUDA_SUCCESS);
-        return passed_;
-    }
-    bool wait() {
-        if (passed_) return true;
+    explicit Marks(Events& events) : events_(events) {}
+    ~Marks() { drop(); }
+    Marks(const Marks&) = delete;
+    Marks& operator=(const Marks&) = delete;
+
+    const DriverTable& call() const { return events_.call(); }
+    Number open() const { return open_; }
+    bool has_passed(Number number) const { return number <= passed_; }
+    bool is_recorded(Number number) const { return number < open_; }
+
+    // An event behind all work that the stream holds now. False, and the number stays open: the
+    // driver refuses, or the stream is being captured, and the event would become part of a graph.
+    bool record(CUstream stream) {
         const DriverTable& call = events_.call();
-        const CUresult result =
-            event_ != nullptr ? call.cuEventSynchronize(event_) : call.cuCtxSynchronize();
-        return passed_ = result == CUDA_SUCCESS;
-    }
-
-    // A mark behind all work of the stream so far; one without an event where the driver refuses.
-    static std::shared_ptr<Mark> record(Events& events, CUstream stream) {
-        CUevent event = events.take();
-        if (event != nullptr && events.call().cuEventRecord(event, stream) != CUDA_SUCCESS) {
-            events.give(event);
-            event = nullptr;
+        if (is_capturing(stream)) return false;
+        const CUevent event = events_.take();
+        if (event == nullptr) return false;
+        if (call.cuEventRecord(event, stream) != CUDA_SUCCESS) {
+            events_.give(event);
+            return false;
         }
-        return std::make_shared<Mark>(events, event);
+        if (is_capturing(stream)) {
+            // A capture began in between, and to ask for this event would break it.
+            call.cuEventDestroy_v2(event);
+            return false;
+        }
+        recorded_.emplace_back(open_++, event);
+        return true;
     }
+    // Asks the driver about the oldest marks until one has not passed. Never waits.
+    void ask() {
+        while (!recorded_.empty() &&
+               events_.call().cuEventQuery(recorded_.front().second) == CUDA_SUCCESS) {
+            pass_oldest();
+        }
+    }
+    // Waits for all that are recorded. False: the driver refuses.
+    bool wait() {
+        if (recorded_.empty()) return true;
+        if (events_.call().cuEventSynchronize(recorded_.back().second) != CUDA_SUCCESS) return false;
+        while (!recorded_.empty()) pass_oldest();
+        return true;
+    }
+    // The stream waits for the first mark that covers this number.
+    bool wait_on_gpu(Number number, CUstream stream) {
+        for (const auto& [each, event] : recorded_) {
+            if (each < number) continue;
+            return events_.call().cuStreamWaitEvent(stream, event, 0) == CUDA_SUCCESS;
+        }
+        return has_passed(number);
+    }
+    // All work of the stream is known to be done.
+    void pass_all() {
+        while (!recorded_.empty()) pass_oldest();
+        passed_ = open_++;
+    }
+    void drop() {
+        for (const auto& [number, event] : recorded_) events_.give(event);
+        recorded_.clear();
+    }
+    // The driver no longer knows the events.
+    void forget() { recorded_.clear(); }
 
   private:
+    bool is_capturing(CUstream stream) const {
+        CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+        return events_.call().cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+               status != CU_STREAM_CAPTURE_STATUS_NONE;
+    }
+    void pass_oldest() {
+        passed_ = recorded_.front().first;
+        events_.give(recorded_.front().second);
+        recorded_.pop_front();
+    }
+
     Events& events_;
-    CUevent event_;
-    bool passed_ = false;
+    Number open_ = 1;
+    Number passed_ = 0;
+    std::deque<std::pair<Number, CUevent>> recorded_;
 };
 
 }  // namespace vramkit::pool

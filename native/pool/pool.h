@@ -1,21 +1,24 @@
-// The pool: thread cache -> global level -> fresh blocks -> memory from the driver.
+// The pool: thread cache -> shelf of the stream -> idle memory -> memory from the driver.
 //
 // Stream order. A block is freed at a point of a stream: all its uses are ordered before that
 // point.
 //   - The same stream may have it again at once, from any thread: what it issues next comes after.
-//   - Another stream may have it only when the mark of its batch has passed, or after waiting for
-//     that mark on the GPU.
-//   - Its memory is unmapped only when the mark has passed.
+//   - Another stream may have it only when a mark behind that point has passed, or after waiting
+//     for that mark on the GPU.
+//   - Its memory is unmapped, or mapped at another place, only when the mark has passed.
 //   - A block freed after its stream was destroyed was last used before that: it goes behind the
 //     mark that was recorded when the stream was about to go.
+//   - What is handed out inside a capture is the graph's: nobody but the same stream of the same
+//     capture gets it while a graph of it is left.
 //
-// Threads. malloc and free take the owner word of one cache, which nobody contends. Whatever leaves
-// the cache goes through one lock. Lock order: the registry's lock, the pool's lock, then owner
-// words; a thread that holds its owner word takes no lock and makes no driver call.
+// Threads. malloc and free take the owner word of one cache, which nobody contends; what leaves the
+// cache takes the lock of its stream's shelf; all else takes the pool's lock. Order: the registry's
+// lock, the pool's, a shelf's, that of usage or events, owner words. A thread that holds an owner
+// word takes no lock and makes no driver call.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,10 +26,17 @@
 #include <vector>
 
 #include "driver/driver.h"
+#include "pool/addresses.h"
+#include "pool/captures.h"
 #include "pool/config.h"
-#include "pool/marks.h"
-#include "pool/range.h"
+#include "pool/direct.h"
+#include "pool/extents.h"
+#include "pool/keeper.h"
+#include "pool/pages.h"
+#include "pool/shelf.h"
+#include "pool/slabs.h"
 #include "pool/types.h"
+#include "pool/usage.h"
 
 namespace vramkit::pool {
 
@@ -40,31 +50,37 @@ class Pool {
     Pool& operator=(const Pool&) = delete;
 
     // 0 and the reason on failure. may_wait: short of memory, wait on the GPU and then on the host.
-    std::uint64_t malloc(std::uint64_t bytes, StreamRef stream, bool may_wait, Failure& why);
+    std::uint64_t malloc(std::uint64_t bytes, const StreamRef& stream, bool may_wait, Failure& why);
     // The hot path alone: 0 where the thread's cache cannot serve. Never waits, never calls the
     // driver.
-    std::uint64_t malloc_cached(std::uint64_t bytes, StreamRef stream);
+    std::uint64_t malloc_cached(std::uint64_t bytes, const StreamRef& stream);
 
     // No stream: that of the allocation. A given size must be the one asked for.
     bool free(std::uint64_t address, std::optional<std::uint64_t> bytes,
               std::optional<StreamRef> stream, Failure& why);
-    // The hot path alone, without lock and driver call. no_cache: the thread has none of that
-    // stream yet, nothing was done, and free() must follow. yes: the block is free; where the cache
-    // is over its bounds, `full` says which bin and spill() must follow.
-    enum class Freed : std::uint8_t { yes, refused, no_cache };
+    // The hot path alone, without lock and driver call. bytes 0: not given. slow: nothing was done,
+    // and free() must follow, which also says why a block is refused. yes: the block is free; where
+    // the cache is over its bounds, `full` says which bin and spill() must follow.
+    enum class Freed : std::uint8_t { yes, slow };
     struct Full {
         Cache* cache = nullptr;
         ClassIndex index = 0;
     };
-    Freed free_cached(std::uint64_t address, std::optional<std::uint64_t> bytes,
-                      std::optional<StreamRef> stream, Failure& why, Full& full);
+    Freed free_cached(std::uint64_t address, std::uint64_t bytes, const StreamRef* stream,
+                      Full& full);
     void spill(const Full& full);
 
     bool preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why);
     // Gives idle memory whose work is done back to the driver; wait: all idle memory.
     // The bytes that went.
     std::uint64_t trim(bool wait);
-    // A stream is about to be destroyed: its cached blocks get their mark while it lives.
+    // Makes one piece of all idle memory. The bytes that were moved for it.
+    std::uint64_t defragment(Failure& why);
+    // What the background thread does, once: idle memory back after its time, joined where it is in
+    // pieces, and some mapped ahead. True: marks are awaited, and more is to do soon.
+    bool step();
+
+    // A stream is about to be destroyed: its free blocks get their mark while it lives.
     void stream_closing(std::uint64_t id);
     // After this malloc, free, preallocate and configure fail with `closed`. False: blocks are
     // still live, and nothing was done.
@@ -79,6 +95,9 @@ class Pool {
     bool configure(const Config& config, Failure& why);
     Stats stats();
     void reset_stats();
+    // Where everything is, for pictures.
+    struct Layout;
+    Layout layout();
     // What does not hold of the equations of types.h; empty when all is well. Nothing else may run.
     std::string check_invariants();
     std::size_t cache_count() const {
@@ -86,78 +105,97 @@ class Pool {
         return caches_.size();
     }
 
-    // The thread of a cache ends: its blocks go to the global level.
+    // The thread of a cache ends: its blocks go to their shelf.
     void cache_ending(Cache* cache);
     bool uses(const DriverTable& call) const { return &call_ == &call; }
 
   private:
-    struct Batch {
-        std::uint32_t stream = 0;
-        bool marked = true;          // else its mark is put off: see mark_now()
-        std::shared_ptr<Mark> mark;  // null in a marked batch: passed
-        std::vector<BlockRef> blocks;
+    // Streams are numbered as they come; captures apart, so that a block's number tells.
+    static constexpr std::uint32_t kCaptureBit = Block::kMostStreams / 2;
+    static bool is_capture(std::uint32_t number) { return (number & kCaptureBit) != 0; }
+    struct Known {
+        std::shared_ptr<Shelf> shelf;  // null: it has ended, and all its work is done
+        std::shared_ptr<GraphLife> graph;  // of a capture
     };
-    struct Bin {
-        std::deque<Batch> batches;
-        std::vector<BlockRef> fresh;
-        std::uint64_t waiting = 0;  // blocks in batches
+    struct StreamKey {
+        std::uint64_t id, capture;
+        bool operator==(const StreamKey&) const = default;
     };
-    struct KnownStream {
-        StreamRef ref;
-        bool ended = false;
-        std::shared_ptr<Mark> end;  // of an ended one: behind its last work; null: passed
-    };
-    // Blocks of one class on their way from a cache to the global level.
-    struct Leaving {
-        ClassIndex index = 0;
-        std::vector<BlockRef> blocks;
+    struct StreamHash {
+        std::size_t operator()(const StreamKey& key) const {
+            return key.id * 0x9e3779b97f4a7c15u ^ key.capture;
+        }
     };
 
     Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, const Config& config);
 
-    // The calling thread's cache, made where there is none: by its stream, or by the number of one
-    // that the pool knows.
-    Cache* cache_of(StreamRef stream, Failure& why);
-    Cache* cache_of(std::uint32_t number, Failure& why);
-    // With an owner word.
-    std::uint64_t hand_out(Cache& cache, BlockRef block, std::uint64_t bytes, StreamRef stream,
-                           bool hit);
-    std::uint64_t malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, StreamRef stream,
-                              bool may_wait, Failure& why);
+    // Hot paths, with an owner word.
+    std::uint64_t hand_out(Cache& cache, BlockRef block, std::uint64_t bytes, ClassIndex index);
+    void take_back(Cache& cache, BlockRef block, std::uint64_t bytes);
+    std::uint64_t find_live(std::uint64_t address, std::optional<std::uint64_t> given,
+                            BlockRef& block, Failure& why);
+    std::uint64_t malloc_direct(Cache& cache, std::uint64_t bytes, Failure& why);
+    bool free_direct(std::uint64_t address, Failure& why);
 
-    // With the lock held.
-    std::optional<std::uint32_t> number_of(StreamRef stream, Failure& why);
+    // caches.cpp: streams, shelves and caches.
+    Cache* cache_of(const StreamRef& stream, Failure& why);
+    Cache* cache_for_free(std::uint32_t owner, const std::optional<StreamRef>& stream, Failure& why);
+    std::optional<std::uint32_t> number_of(const StreamRef& stream, Failure& why);
+    Known& known(std::uint32_t number);
     Cache* make_cache(std::uint32_t number);
     void retire(Cache* cache);
-    BlockRef take_global(Cache& cache, ClassIndex index, std::size_t questions);
-    bool grow(ClassIndex index, std::uint64_t blocks, Failure& why);
-    BlockRef take_after_gpu_wait(ClassIndex index, StreamRef stream);
-    BlockRef take_any(Cache& cache, ClassIndex index, Bin& bin, std::size_t batch);
-    BlockRef take_fresh(Cache& cache, ClassIndex index);
-    // Blocks that the cache has room for beside the one that is handed out.
+    void set_bounds(Cache& cache, std::size_t caches_of_thread);
     std::size_t room_for(const Cache& cache, ClassIndex index) const;
+    BlockRef take_from_shelf(Cache& cache, ClassIndex index);
+    void drain(Cache& cache, bool end = false);
+    bool shelve_excess(Cache& cache, ClassIndex full);
+    void end_shelf(std::uint32_t number);
+    void collect(Shelf& shelf, ClassIndex index, std::size_t most);
+    void collect_all(bool wait);
     void reclaim_caches();
-    // Behind all work that the stream holds now; of a destroyed one, behind all it ever held.
-    std::shared_ptr<Mark> mark(std::uint32_t number);
-    // From a cache to the global level: out of it under its owner word, then behind a mark.
-    void take_out(Cache& cache, ClassIndex index, std::size_t blocks,
-                  std::vector<Leaving>& leaving);
-    void take_out_all(Cache& cache, std::vector<Leaving>& leaving);
-    void shelve(std::uint32_t number, std::vector<Leaving>& leaving);
-    void shelve(std::uint32_t number, std::vector<Leaving>& leaving, bool marked,
-                const std::shared_ptr<Mark>& behind);
-    // Somebody else than its stream wants the batch: now it needs its mark.
-    void mark_now(Batch& batch);
-    bool passed(Batch& batch);
-    void wait_for_marks();
-    std::uint64_t release_idle();
-    void forget_driver();
-    std::uint64_t live_bytes();
+    void drop_ended();
+
+    // slow.cpp: idle memory, growth, shortage. With the lock held.
+    BlockRef malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, bool may_wait,
+                         Failure& why);
+    BlockRef take_idle(Cache& cache, ClassIndex index);
+    BlockRef take_of_others(const Cache& cache, ClassIndex index);
+    BlockRef take_after_gpu_wait(const Cache& cache, ClassIndex index);
+    BlockRef grow(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why);
+    BlockRef put_together(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why);
+    BlockRef adopt(Extent extent);
+    bool add_segment(Failure& why);
+    bool preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& why);
+    std::uint64_t next_segment_bytes() const;
+    std::uint64_t may_grow() const;
+    void give_idle(BlockRef block);
+    void free_segments(bool dissolve_idle);
+    std::uint64_t release_idle(std::int64_t idle_before);
+    void note_growth();
+
+    // tending.cpp: what happens with time. With the lock held.
+    std::int64_t now() const;
+    void decay();
+    bool collect_leaving();
+    void look_at_sizes();
+    void map_ahead();
+    std::int64_t tend();
+
+    // report.cpp
     Counters add_up();
+    struct Free {
+        std::uint64_t cached = 0, shelved = 0, slabs = 0, spans = 0, extents = 0;
+        std::uint64_t unusable = 0;  // for a request of the largest size asked for
+        std::uint64_t largest = 0;   // block or extent
+    };
+    Free free_memory();
+    double fragmentation_rate();
+    static bool is_valid(const Config& config, Failure& why);
+    void put_in_force(const Config& config);
     std::string explain(std::uint64_t bytes, const Failure& cause);
-    void report_live(Cache& cache);
+
+    void forget_driver();
     void tell_checker_of_free(const Cache& cache, std::uint64_t address, std::uint64_t bytes);
-    bool names_its_stream(const StreamRef& stream) const;
 
     const std::uint64_t id_;
     std::shared_ptr<Driver> driver_;
@@ -167,33 +205,68 @@ class Pool {
     const int fork_count_;
     void (*block_allocated_)(std::uint64_t, std::size_t, void*) = nullptr;  // the checker's, if any
     void (*block_freed_)(std::uint64_t, std::size_t, void*) = nullptr;
+    double (*driver_clock_)() = nullptr;  // of a simulated GPU, nanoseconds
+    std::uint64_t card_bytes_ = 0;
+    std::unique_ptr<Addresses> addresses_;
+    std::unique_ptr<Pages> pages_;
 
     // Read on the hot path, changed by configure().
-    std::atomic<std::uint64_t> cache_blocks_;
-    std::atomic<std::uint64_t> cache_bytes_;
-    std::atomic<Classes> classes_;
+    std::atomic<const ClassMap*> class_map_{nullptr};
     std::atomic<bool> stats_on_;
+    std::atomic<bool> direct_on_;
+    std::atomic<std::uint64_t> batch_;
+    std::atomic<std::uint64_t> shelf_blocks_;
     std::atomic<bool> closed_{false};
-    bool abandoned_ = false;  // under the lock
-    std::uint64_t card_bytes_ = 0;
-    std::atomic<std::int64_t> live_bytes_{0};
-    std::atomic<std::int64_t> peak_bytes_{0};
+    Usage usage_;
+    Events events_;  // outlives the marks below
 
     mutable std::mutex lock_;
     Config config_;
-    Events events_;  // outlives the marks below
-    std::unique_ptr<Range> range_;
-    std::unordered_map<Chunk*, std::unique_ptr<Chunk>> chunks_;
-    std::vector<Bin> bins_;
-    std::vector<KnownStream> streams_;                                 // by number
-    std::unordered_map<std::uint64_t, std::uint32_t> stream_numbers_;  // by id; not of ended ones
-    std::vector<std::uint32_t> ending_;                                // ended, with a mark
+    std::vector<std::unique_ptr<ClassMap>> class_maps_;  // every one that was ever in force
+    std::unique_ptr<Extents> extents_;
+    std::unique_ptr<Slabs> slabs_;
+    std::unordered_map<std::uint64_t, std::unique_ptr<Slab>> large_;  // by address
+    std::vector<Known> streams_, captures_;                           // by number
+    std::unordered_map<StreamKey, std::uint32_t, StreamHash> numbers_;  // not of ended ones
+    std::vector<std::uint32_t> ending_;  // ended, and work of them may be under way
     std::vector<std::unique_ptr<Cache>> caches_;
-    std::uint64_t reserved_ = 0;
+    Direct direct_;
+    bool abandoned_ = false;
+    bool grew_ = false;  // since map_ahead() looked last
     std::uint64_t peak_reserved_ = 0;
+    std::int64_t next_decay_ = 0, next_defrag_ = 0;  // 0: at the next step
+    ClassIndex largest_ = 0;       // class asked for since the last look, as far as caches told
+    ClassIndex largest_before_ = 0;  // in the interval before
     Stats slow_;       // the counters that only slow paths touch
     Counters ended_;   // of caches whose threads are gone
     Counters before_;  // all counters at the last reset
+    Keeper keeper_;    // last: it ends first
+};
+
+// Where everything is.
+struct Pool::Layout {
+    enum class Use : std::uint8_t { slabs, block, idle };
+    struct OneExtent {
+        std::uint64_t address, bytes;
+        std::vector<std::uint64_t> pieces;
+        Use use;
+    };
+    struct OneSlab {
+        std::uint64_t address, bytes, block_bytes, count;
+    };
+    struct OneBlock {
+        std::uint64_t address, bytes, asked;
+        State state;
+        std::int64_t stream;  // in `streams`; -1: of none
+    };
+    struct OneStream {
+        std::uint64_t id;
+        bool capture, ended;
+    };
+    std::vector<OneExtent> extents;
+    std::vector<OneSlab> slabs;
+    std::vector<OneBlock> blocks;
+    std::vector<OneStream> streams;
 };
 
 }  // namespace vramkit::pool

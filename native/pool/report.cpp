@@ -1,9 +1,44 @@
-// Settings, statistics, explanations and the check of the pool's equations.
+// Settings, statistics, and the explanation of a failure.
 #include <algorithm>
+#include <bit>
 
 #include "pool/pool.h"
 
 namespace vramkit::pool {
+
+bool Pool::is_valid(const Config& config, Failure& why) {
+    const auto refuse = [&](const char* message) {
+        why = Failure::bad_value(message);
+        return false;
+    };
+    if (config.batch_alloc_count == 0) return refuse("batch_alloc_count must be at least 1");
+    if (!std::has_single_bit(config.alignment) || config.alignment < kUnit ||
+        config.alignment > kSpan) {
+        return refuse("alignment must be a power of two from 256 to 65536");
+    }
+    if (!(config.defrag_threshold >= 0 && config.defrag_threshold <= 1)) {
+        return refuse("defrag_threshold must be 0 to 1");
+    }
+    if (config.defrag_interval_ms == 0) return refuse("defrag_interval_ms must be at least 1");
+    return true;
+}
+
+// With the lock, or before anybody else knows the pool.
+void Pool::put_in_force(const Config& config) {
+    if (class_maps_.empty() || config.classes != config_.classes ||
+        config.alignment != config_.alignment) {
+        class_maps_.push_back(std::make_unique<ClassMap>(config.classes, config.alignment));
+        class_map_.store(class_maps_.back().get(), std::memory_order_release);
+    }
+    if (config.decay_ms != config_.decay_ms) next_decay_ = 0;
+    if (config.defrag_interval_ms != config_.defrag_interval_ms) next_defrag_ = 0;
+    config_ = config;
+    stats_on_.store(config.enable_stats, std::memory_order_relaxed);
+    direct_on_.store(config.large == Large::direct, std::memory_order_relaxed);
+    batch_.store(config.batch_alloc_count, std::memory_order_relaxed);
+    shelf_blocks_.store(config.global_cache_max_blocks, std::memory_order_relaxed);
+    for (const auto& cache : caches_) set_bounds(*cache, cache->caches_of_thread);
+}
 
 Config Pool::config() const {
     const std::lock_guard guard(lock_);
@@ -11,21 +46,18 @@ Config Pool::config() const {
 }
 
 bool Pool::configure(const Config& config, Failure& why) {
-    const auto refuse = [&](const char* message) {
-        why = {Failure::Kind::bad_value, CUDA_SUCCESS, "", message};
-        return false;
-    };
-    if (config.batch_alloc_count == 0) return refuse("batch_alloc_count must be at least 1");
+    if (!is_valid(config, why)) return false;
     const std::lock_guard guard(lock_);
     if (closed()) {
-        why = {Failure::Kind::closed, CUDA_SUCCESS, "", "the pool is closed"};
+        why = Failure::closed();
         return false;
     }
-    config_ = config;
-    cache_blocks_.store(config.thread_cache_max_blocks, std::memory_order_relaxed);
-    cache_bytes_.store(config.cache_bytes, std::memory_order_relaxed);
-    classes_.store(config.classes, std::memory_order_relaxed);
-    stats_on_.store(config.enable_stats, std::memory_order_relaxed);
+    if (config.background != config_.background) {
+        why = Failure::bad_value("background is decided when the pool is made");
+        return false;
+    }
+    put_in_force(config);
+    if (config_.background && extents_->mapped() > 0) keeper_.wake();
     return true;
 }
 
@@ -39,14 +71,57 @@ Counters Pool::add_up() {
     return all;
 }
 
-std::uint64_t Pool::live_bytes() {
-    std::int64_t live = live_bytes_.load(std::memory_order_relaxed);
+// Free memory by where it is, and how much of it is of no use for a request of the largest size
+// asked for in the last interval.
+Pool::Free Pool::free_memory() {
+    Free free;
+    ClassIndex largest = std::max(largest_, largest_before_);
     for (const auto& cache : caches_) {
         cache->take_for_sure();
-        live += cache->unreported;
+        largest = std::max(largest, cache->largest);
         cache->leave();
     }
-    return static_cast<std::uint64_t>(std::max<std::int64_t>(0, live));
+    const std::uint64_t wanted = class_bytes(largest);
+    const auto count = [&](std::uint64_t bytes, std::uint64_t blocks, std::uint64_t& where) {
+        if (blocks == 0) return;
+        where += bytes * blocks;
+        free.largest = std::max(free.largest, bytes);
+        if (bytes < wanted) free.unusable += bytes * blocks;
+    };
+    for (const auto& cache : caches_) {
+        cache->take_for_sure();
+        for (const Cache::Bin& bin : cache->bins) {
+            for (const BlockRef& block : bin.blocks) count(block.bytes(), 1, free.cached);
+        }
+        cache->leave();
+    }
+    for (auto* list : {&streams_, &captures_}) {
+        for (Known& each : *list) {
+            if (each.shelf == nullptr) continue;
+            const std::lock_guard guard(each.shelf->lock);
+            for (const Shelf::Bin& bin : each.shelf->bins) {
+                for (const auto& shelved : bin.blocks) {
+                    count(shelved.block.bytes(), 1, free.shelved);
+                }
+            }
+        }
+    }
+    for (const auto& [address, slab] : slabs_->all()) {
+        count(slab->block_bytes, slab->idle.size(), free.slabs);
+    }
+    // Spans and extents become blocks of any size up to their own.
+    free.spans = slabs_->free_span_bytes();
+    if (wanted >= kPage) free.unusable += free.spans;
+    free.extents = extents_->idle();
+    if (wanted >= kPage) free.unusable += extents_->idle_smaller_than(wanted);
+    free.largest = std::max(free.largest, extents_->largest_idle());
+    return free;
+}
+
+double Pool::fragmentation_rate() {
+    const std::uint64_t mapped = extents_->mapped();
+    return mapped == 0 ? 0.0
+                       : static_cast<double>(free_memory().unusable) / static_cast<double>(mapped);
 }
 
 Stats Pool::stats() {
@@ -58,22 +133,30 @@ Stats Pool::stats() {
     stats.allocation_count = now.allocations - before_.allocations;
     stats.free_count = now.frees - before_.frees;
     stats.cache_hits = now.hits - before_.hits;
-    stats.cache_misses = now.misses - before_.misses;
-    stats.current_usage = live_bytes();
-    stats.peak_usage = std::max<std::uint64_t>(
-        stats.current_usage,
-        static_cast<std::uint64_t>(peak_bytes_.load(std::memory_order_relaxed)));
-    stats.reserved = reserved_;
+    for (auto* list : {&streams_, &captures_}) {
+        for (Known& each : *list) {
+            if (each.shelf == nullptr) continue;
+            const std::lock_guard shelf_guard(each.shelf->lock);
+            stats.shelf_hits += each.shelf->hits;
+            stats.marks += each.shelf->recorded;
+            stats.captures += each.shelf->stream.capture != 0;
+        }
+    }
+    stats.cache_misses = stats.shelf_hits + stats.idle_hits + stats.other_hits + stats.wait_hits +
+                         stats.remap_hits + stats.growth_hits + stats.direct_hits;
+    stats.current_usage = static_cast<std::uint64_t>(usage_.live());
+    stats.peak_usage = static_cast<std::uint64_t>(usage_.peak());
+    stats.reserved = extents_->mapped() + direct_.bytes();
     stats.peak_reserved = peak_reserved_;
-    stats.chunks = chunks_.size();
-    for (const auto& cache : caches_) {
-        cache->take_for_sure();
-        stats.cached += cache->bytes;
-        cache->leave();
-    }
-    for (ClassIndex index = 0; index < kClasses; ++index) {
-        stats.waiting += (bins_[index].waiting + bins_[index].fresh.size()) * class_bytes(index);
-    }
+    const Free free = free_memory();
+    stats.cached = free.cached;
+    stats.waiting = free.shelved;
+    stats.idle = free.slabs + free.spans + free.extents;
+    stats.fragmentation_bytes = free.unusable;
+    stats.fragmentation_rate = fragmentation_rate();
+    stats.segments = slabs_->segments().size();
+    stats.slabs = slabs_->slab_count();
+    stats.large_blocks = large_.size() + direct_.all().size();
     return stats;
 }
 
@@ -81,80 +164,57 @@ void Pool::reset_stats() {
     const std::lock_guard guard(lock_);
     before_ = add_up();
     slow_ = {};
-    peak_bytes_.store(static_cast<std::int64_t>(live_bytes()), std::memory_order_relaxed);
-    peak_reserved_ = reserved_;
+    for (auto* list : {&streams_, &captures_}) {
+        for (Known& each : *list) {
+            if (each.shelf == nullptr) continue;
+            const std::lock_guard shelf_guard(each.shelf->lock);
+            each.shelf->hits = each.shelf->recorded = 0;
+        }
+    }
+    usage_.reset_peak();
+    peak_reserved_ = extents_->mapped() + direct_.bytes();
 }
 
 std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
-    std::uint64_t waiting = 0, largest = 0, cached = 0;
-    for (ClassIndex index = 0; index < kClasses; ++index) {
-        const std::uint64_t blocks = bins_[index].waiting + bins_[index].fresh.size();
-        waiting += blocks * class_bytes(index);
-        if (blocks > 0) largest = class_bytes(index);
-    }
-    for (const auto& cache : caches_) {
-        cache->take_for_sure();
-        cached += cache->bytes;
-        cache->leave();
-    }
-    size_t free = 0, total = 0;
-    call_.cuMemGetInfo_v2(&free, &total);
+    const Free free = free_memory();
+    size_t card_free = 0, card = 0;
+    call_.cuMemGetInfo_v2(&card_free, &card);
     const auto mib = [](std::uint64_t value) { return std::to_string(value >> 20) + " MiB"; };
+    const auto live = static_cast<std::uint64_t>(usage_.live());
     std::string text = "out of device memory: asked for " + std::to_string(bytes) + " bytes (" +
-                       mib(bytes) + "). The pool holds " + mib(reserved_) + ", of which " +
-                       mib(live_bytes()) + " are in use, " + mib(cached) + " in caches and " +
-                       mib(waiting) + " free; the largest free block has " + mib(largest) +
-                       ". The " + "card has " + mib(free) + " of " + mib(total) + " free.";
+                       mib(bytes) + "). The pool holds " + mib(extents_->mapped()) +
+                       ", of which " + mib(live) + " are in use, " + mib(free.cached) +
+                       " in caches, " + mib(free.shelved) + " waiting for streams and " +
+                       mib(free.slabs + free.spans + free.extents) +
+                       " idle; the largest free piece has " + mib(free.largest) +
+                       ". The card has " + mib(card_free) + " of " + mib(card) + " free.";
+    // Who holds most of what cannot be had.
+    const Known* most = nullptr;
+    std::uint64_t arena = 0;
+    for (auto* list : {&streams_, &captures_}) {
+        for (Known& each : *list) {
+            if (each.shelf == nullptr) continue;
+            const std::lock_guard guard(each.shelf->lock);
+            if (each.shelf->stream.capture != 0) arena += each.shelf->bytes;
+            if (most == nullptr || each.shelf->bytes > most->shelf->bytes) most = &each;
+        }
+    }
+    if (most != nullptr && most->shelf->bytes > 0) {
+        text += " Stream " + std::to_string(most->shelf->stream.id) + " holds most of what waits: " +
+                mib(most->shelf->bytes) + ".";
+    }
+    if (arena > 0) text += " Captured graphs keep " + mib(arena) + ".";
     if (config_.limit > 0) text += " The limit is " + mib(config_.limit) + ".";
-    if (cause.call.empty() && config_.limit > 0) text += " Raise limit=, or free blocks.";
+    if (cause.call.empty() && config_.limit > 0) {
+        text += " Raise limit=, or free blocks.";
+    } else if (free.shelved > 0) {
+        text += " Work under way holds what waits: synchronise, or free earlier.";
+    } else if (live + (live >> 3) >= card) {
+        text += " What is in use does not fit the card: free blocks.";
+    } else if (card_free + extents_->mapped() < card / 2) {
+        text += " Other programs hold most of the card.";
+    }
     return text;
-}
-
-std::string Pool::check_invariants() {
-    const std::lock_guard guard(lock_);
-    std::unordered_map<const Chunk*, std::array<std::uint64_t, 4>> found;
-    const auto count = [&](const BlockRef& block, State state, const char* where) -> std::string {
-        if (block.block().state() != state && state != State::fresh) {
-            return std::string("a block in ") + where + " has another state";
-        }
-        ++found[block.chunk][static_cast<std::size_t>(state)];
-        return "";
-    };
-    std::string wrong;
-    for (const auto& cache : caches_) {
-        std::uint64_t bytes = 0;
-        for (ClassIndex index = 0; index < kClasses; ++index) {
-            for (const BlockRef& block : cache->bins[index]) {
-                bytes += block.chunk->block_bytes;
-                wrong += count(block, State::cached, "a cache");
-            }
-        }
-        if (bytes != cache->bytes) wrong += "the bytes of a cache do not add up; ";
-    }
-    for (const Bin& bin : bins_) {
-        std::uint64_t waiting = 0;
-        for (const Batch& batch : bin.batches) {
-            waiting += batch.blocks.size();
-            for (const BlockRef& block : batch.blocks) {
-                wrong += count(block, State::waiting, "a batch");
-            }
-        }
-        if (waiting != bin.waiting) wrong += "the blocks of a bin do not add up; ";
-        for (const BlockRef& block : bin.fresh) wrong += count(block, State::fresh, "fresh");
-    }
-    std::uint64_t reserved = 0;
-    for (const auto& [address, chunk] : chunks_) {
-        reserved += chunk->bytes;
-        std::uint64_t live = 0;
-        for (std::uint32_t i = 0; i < chunk->count; ++i) {
-            live += chunk->blocks[i].state() == State::live;
-        }
-        const auto& in = found[address];
-        if (live + in[0] + in[2] + in[3] != chunk->count) wrong += "a block is nowhere or twice; ";
-        if (in[0] + in[3] != chunk->idle) wrong += "the idle blocks of a chunk do not add up; ";
-    }
-    if (reserved != reserved_) wrong += "the reserved bytes do not add up; ";
-    return wrong;
 }
 
 }  // namespace vramkit::pool

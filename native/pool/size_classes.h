@@ -1,13 +1,13 @@
 // Size classes: which sizes of blocks there are, and which of them serves a request.
 //
 // fine   multiples of 256 bytes up to 2 KiB, then eight classes to each doubling. A block is at
-// most
-//        12.5 % larger than the request (from 256 bytes on), and from the page size on a multiple
-//        of it.
+//        most 12.5 % larger than the request (from 256 bytes on), and from the page size on a
+//        multiple of it.
 // seed   the thirteen powers of two from 256 bytes to 1 MiB; larger requests as in fine.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 
@@ -15,16 +15,21 @@ namespace vramkit::pool {
 
 using ClassIndex = std::uint32_t;
 
-inline constexpr std::uint64_t kUnit = 256;                     // alignment of every block
+inline constexpr std::uint64_t kUnit = 256;                     // least alignment of every block
 inline constexpr std::uint64_t kPage = std::uint64_t{2} << 20;  // of virtual memory
+inline constexpr std::uint64_t kSpan = std::uint64_t{64} << 10;  // slabs lie on multiples of it
 inline constexpr std::uint64_t kLargestRequest = std::uint64_t{1} << 40;  // 1 TiB
 inline constexpr std::uint64_t kLargestSeedClass = std::uint64_t{1} << 20;
 inline constexpr ClassIndex kClasses = 8 + 8 * 29;  // up to kLargestRequest
 
 enum class Classes : std::uint8_t { fine, seed };
 
+constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t multiple) {
+    return (bytes + multiple - 1) / multiple * multiple;
+}
+
 // The class of a request of 1 to kLargestRequest bytes. A dozen instructions, no table.
-inline ClassIndex fine_class_of(std::uint64_t bytes) {
+constexpr ClassIndex fine_class_of(std::uint64_t bytes) {
     const std::uint64_t units = (bytes + kUnit - 1) / kUnit;
     if (units <= 8) return static_cast<ClassIndex>(units - 1);
     // units - 1 = 1xyz... in binary: the leading bit gives the doubling, the next three the step.
@@ -33,26 +38,46 @@ inline ClassIndex fine_class_of(std::uint64_t bytes) {
     return static_cast<ClassIndex>(8 * doubling + step);
 }
 
-inline ClassIndex class_of(std::uint64_t bytes, Classes classes) {
-    if (classes == Classes::seed && bytes <= kLargestSeedClass) {
-        bytes = std::bit_ceil(std::max(bytes, kUnit));
-    }
-    return fine_class_of(bytes);
+constexpr std::uint64_t fine_class_bytes(ClassIndex index) {
+    if (index < 8) return (std::uint64_t{index} + 1) * kUnit;
+    const unsigned doubling = index / 8 - 1;
+    return (std::uint64_t{index % 8 + 9} << doubling) * kUnit;
 }
 
-// Bytes of a block of this class. Classes below 2 to 16 MiB that are no whole pages are rounded up
-// to them: memory that is mapped by itself comes in pages.
-inline std::uint64_t class_bytes(ClassIndex index) {
-    std::uint64_t bytes;
-    if (index < 8) {
-        bytes = (std::uint64_t{index} + 1) * kUnit;
-    } else {
-        const unsigned doubling = index / 8 - 1;
-        bytes = (std::uint64_t{index % 8 + 9} << doubling) * kUnit;
-    }
-    return bytes >= kPage ? (bytes + kPage - 1) / kPage * kPage : bytes;
+// Bytes of a block of this class, in whole pages where it is mapped by itself.
+constexpr std::uint64_t class_bytes(ClassIndex index) {
+    const std::uint64_t bytes = fine_class_bytes(index);
+    return bytes >= kPage ? round_up(bytes, kPage) : bytes;
 }
 
-inline bool is_large(ClassIndex index) { return class_bytes(index) >= kPage; }
+constexpr bool is_large(ClassIndex index) { return fine_class_bytes(index) >= kPage; }
+
+// The largest class that a block of so many bytes can serve.
+constexpr ClassIndex class_served_by(std::uint64_t bytes) {
+    const ClassIndex index = fine_class_of(bytes);
+    return fine_class_bytes(index) > bytes ? index - 1 : index;
+}
+
+// Which class serves what would be of each fine class: the settings in one table.
+class ClassMap {
+  public:
+    ClassMap(Classes classes, std::uint64_t alignment) {
+        for (ClassIndex index = 0; index < kClasses; ++index) {
+            std::uint64_t bytes = fine_class_bytes(index);
+            if (classes == Classes::seed && bytes <= kLargestSeedClass) {
+                bytes = std::bit_ceil(bytes);
+            }
+            if (bytes >= kPage) bytes = round_up(bytes, kPage);
+            ClassIndex serves = std::min(fine_class_of(bytes), kClasses - 1);
+            while (class_bytes(serves) % alignment != 0) ++serves;
+            serves_[index] = static_cast<std::uint8_t>(serves);
+        }
+    }
+    ClassIndex of(std::uint64_t bytes) const { return serves_[fine_class_of(bytes)]; }
+
+  private:
+    static_assert(kClasses <= 256);
+    std::array<std::uint8_t, kClasses> serves_;
+};
 
 }  // namespace vramkit::pool

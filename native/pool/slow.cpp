@@ -1,474 +1,378 @@
-// The slow paths: refilling and spilling caches, growth, and what happens when memory is short.
+// Where memory comes from when neither cache nor shelf has it, and what happens when it is short.
 #include <algorithm>
-#include <unordered_set>
 
 #include "pool/pool.h"
 #include "pool/scopes.h"
-#include "pool/threads.h"
 
 namespace vramkit::pool {
 namespace {
 
-constexpr std::uint64_t kLargestSlab = std::uint64_t{32} << 20;
-constexpr std::uint64_t kRefillPart = 64;  // of a cache's bytes
-// Marks that one refill asks the driver about while memory is left, and when it is short.
-constexpr std::size_t kQuestions = 1;
-constexpr std::size_t kAllQuestions = ~std::size_t{0};
+// Other streams' blocks, looked at before memory is taken from the driver. Each question costs as
+// much as the rest of the path, and the oldest mark is the likeliest to have passed.
+constexpr int kQuestions = 1;
+// A free extent serves a request if at most this part of it is too much.
+constexpr std::uint64_t kExcessPart = 8;
 
 }  // namespace
 
-std::uint64_t Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes,
-                                StreamRef stream, bool may_wait, Failure& why) {
+BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, bool may_wait,
+                           Failure& why) {
     const std::lock_guard guard(lock_);
     if (closed()) {
-        why.kind = Failure::Kind::closed;
-        why.message = "the pool is closed";
-        return 0;
+        why = Failure::closed();
+        return {};
     }
     const SlowPathScope scope(call_, context_);
-    const auto serve = [&](BlockRef block) {
-        cache.take_for_sure();
-        const std::uint64_t address = hand_out(cache, block, bytes, stream, false);
-        cache.leave();
-        return address;
+    // For the one that is handed out, while it is nobody's.
+    BlockRef block;
+    const auto found = [&](BlockRef one, std::uint64_t Stats::* counter) {
+        block = one;
+        if (block.slab == nullptr) return false;
+        ++(slow_.*counter);
+        return true;
     };
-    if (const BlockRef block = take_global(cache, index, kQuestions); block.chunk != nullptr) {
-        return serve(block);
-    }
+    if (found(take_idle(cache, index), &Stats::idle_hits)) return block;
+    if (found(take_of_others(cache, index), &Stats::other_hits)) return block;
     // What can never be served costs the others nothing: no cache is emptied for it.
     const std::uint64_t most =
         config_.limit > 0 ? std::min(config_.limit, card_bytes_) : card_bytes_;
-    if (class_bytes(index) > most) {
-        why = {Failure::Kind::out_of_memory, CUDA_ERROR_OUT_OF_MEMORY, "", ""};
+    if (bytes > most) {
+        why = Failure::out_of_memory();
         why.message = explain(bytes, why);
-        return 0;
+        return {};
     }
-    const std::uint64_t batch = config_.batch_alloc_count;
-    const auto grown = [&] { return grow(index, batch, why) || grow(index, 1, why); };
-    if (grown()) return serve(take_fresh(cache, index));
-    if (why.kind != Failure::Kind::out_of_memory) return 0;
+    if (found(grow(cache, index, bytes, why), &Stats::growth_hits)) return block;
+    if (why.kind != Failure::Kind::out_of_memory) return {};
 
-    // Short of memory: what idle threads cache, then memory of other classes that nothing uses.
-    reclaim_caches();
-    if (const BlockRef block = take_global(cache, index, kAllQuestions); block.chunk != nullptr) {
-        return serve(block);
-    }
-    if (release_idle() > 0 && grow(index, 1, why)) return serve(take_fresh(cache, index));
-    if (may_wait) {
+    // Short of memory: what idle threads keep, and memory of other classes and streams.
+    const auto gather = [&](bool wait) {
+        reclaim_caches();
+        collect_all(wait);
+        free_segments(true);
+        return found(take_idle(cache, index), &Stats::idle_hits) ||
+               found(put_together(cache, index, bytes, why), &Stats::remap_hits);
+    };
+    if (gather(false)) return block;
+    if (may_wait && why.kind == Failure::Kind::out_of_memory) {
         // A block of this class whose work is not done: the stream waits for it, not the host.
-        if (const BlockRef block = take_after_gpu_wait(index, stream); block.chunk != nullptr) {
-            return serve(block);
-        }
-        wait_for_marks();
-        if (const BlockRef block = take_global(cache, index, kAllQuestions);
-            block.chunk != nullptr) {
-            return serve(block);
-        }
-        if (release_idle() > 0 && grow(index, 1, why)) return serve(take_fresh(cache, index));
+        if (found(take_after_gpu_wait(cache, index), &Stats::wait_hits)) return block;
+        if (gather(true)) return block;
     }
     why.message = explain(bytes, why);
-    return 0;
+    return {};
 }
 
-// The same stream's blocks at once; another's when their mark has passed; fresh ones. Takes a
-// batch: what is not handed out now goes into the cache. The driver is asked about few marks: each
-// question costs as much as the rest, and the oldest one is the likeliest to have passed.
-BlockRef Pool::take_global(Cache& cache, ClassIndex index, std::size_t questions) {
-    Bin& bin = bins_[index];
-    const auto first = [&](auto usable) {
-        return std::find_if(bin.batches.begin(), bin.batches.end(), usable);
-    };
-    auto batch = first([&](const Batch& each) { return each.stream == cache.number; });
-    if (batch == bin.batches.end()) {
-        batch = first([](const Batch& each) {
-            return each.marked && (each.mark == nullptr || each.mark->known());
-        });
+// Mapped memory that is nobody's. No driver call. Small blocks come in batches: what is not handed
+// out now goes into the cache.
+BlockRef Pool::take_idle(Cache& cache, ClassIndex index) {
+    if (is_large(index)) {
+        const std::uint64_t bytes = class_bytes(index);
+        std::optional<Extent> extent = extents_->take(bytes, bytes + bytes / kExcessPart);
+        return extent ? adopt(std::move(*extent)) : BlockRef{};
     }
-    if (batch == bin.batches.end() && !bin.fresh.empty()) return take_fresh(cache, index);
-    if (batch == bin.batches.end()) {
-        batch = first([&](Batch& each) { return questions > 0 && (--questions, passed(each)); });
+    BlockRef first = slabs_->take(index);
+    if (first.slab == nullptr && slabs_->make(index, config_.batch_alloc_count)) {
+        first = slabs_->take(index);
     }
-    if (batch == bin.batches.end()) return {};
-    ++slow_.global_hits;
-    return take_any(cache, index, bin, static_cast<std::size_t>(batch - bin.batches.begin()));
-}
-
-BlockRef Pool::take_any(Cache& cache, ClassIndex index, Bin& bin, std::size_t which) {
-    Batch& batch = bin.batches[which];
-    const BlockRef first = batch.blocks.back();
-    batch.blocks.pop_back();
-    --first.chunk->idle;
-    --bin.waiting;
+    if (first.slab == nullptr) return {};
     cache.take_for_sure();
-    for (std::size_t more = room_for(cache, index); more > 0 && !batch.blocks.empty(); --more) {
-        const BlockRef block = batch.blocks.back();
-        batch.blocks.pop_back();
-        --block.chunk->idle;
-        --bin.waiting;
+    for (std::size_t more = cache.ended ? 0 : room_for(cache, index); more > 0; --more) {
+        const BlockRef block = slabs_->take(index);
+        if (block.slab == nullptr) break;
         block.block().set(State::cached, cache.number, 0);
-        cache.bins[index].push_back(block);
-        cache.bytes += block.chunk->block_bytes;
-    }
-    cache.leave();
-    if (batch.blocks.empty()) {
-        bin.batches.erase(bin.batches.begin() + static_cast<std::ptrdiff_t>(which));
-    }
-    return first;
-}
-
-std::size_t Pool::room_for(const Cache& cache, ClassIndex index) const {
-    // Large blocks are not hoarded: a cache of them would sit on the card.
-    if (is_large(index) || cache.bytes >= config_.cache_bytes) return 0;
-    const std::uint64_t held = cache.bins[index].size();
-    if (held >= config_.thread_cache_max_blocks) return 0;
-    // A refill is a small part of the cache: one with much of a class would push the others out.
-    const std::uint64_t bytes =
-        std::min(config_.cache_bytes - cache.bytes, config_.cache_bytes / kRefillPart);
-    return std::min({config_.batch_alloc_count - 1, config_.thread_cache_max_blocks - held,
-                     bytes / class_bytes(index)});
-}
-
-BlockRef Pool::take_fresh(Cache& cache, ClassIndex index) {
-    auto& fresh = bins_[index].fresh;
-    if (fresh.empty()) return {};
-    ++slow_.fresh_hits;
-    const BlockRef first = fresh.back();
-    fresh.pop_back();
-    --first.chunk->idle;
-    cache.take_for_sure();
-    for (std::size_t more = room_for(cache, index); more > 0 && !fresh.empty(); --more) {
-        const BlockRef block = fresh.back();
-        fresh.pop_back();
-        --block.chunk->idle;
-        block.block().set(State::cached, cache.number, 0);
-        cache.bins[index].push_back(block);
-        cache.bytes += block.chunk->block_bytes;
+        cache.push(block);
     }
     cache.leave();
     return first;
 }
 
-bool Pool::grow(ClassIndex index, std::uint64_t blocks, Failure& why) {
-    const std::uint64_t block_bytes = class_bytes(index);
-    const std::uint64_t most = std::max<std::uint64_t>(1, kLargestSlab / block_bytes);
-    const auto count = is_large(index)
-                           ? 1u
-                           : static_cast<std::uint32_t>(std::clamp(blocks, std::uint64_t{1}, most));
-    const std::uint64_t bytes = (block_bytes * count + kPage - 1) / kPage * kPage;
-    if (config_.limit > 0 && reserved_ + bytes > config_.limit) {
-        why = {Failure::Kind::out_of_memory, CUDA_ERROR_OUT_OF_MEMORY, "", ""};
-        return false;
-    }
-    std::unique_ptr<Chunk> chunk = range_->map(index, count, why);
-    if (chunk == nullptr) return false;
-    ++slow_.device_growths;
-    reserved_ += chunk->bytes;
-    peak_reserved_ = std::max(peak_reserved_, reserved_);
-    chunk->idle = chunk->count;
-    auto& fresh = bins_[index].fresh;
-    for (std::uint32_t number = chunk->count; number-- > 0;) {
-        fresh.push_back(BlockRef{chunk.get(), number});
-    }
-    chunks_.emplace(chunk.get(), std::move(chunk));
-    why = {};
-    return true;
+// A large block of its own on an extent.
+BlockRef Pool::adopt(Extent extent) {
+    auto slab = std::make_unique<Slab>();
+    slab->address = extent.address;
+    slab->bytes = slab->block_bytes = extent.bytes;
+    slab->index = class_served_by(extent.bytes);
+    slab->count = 1;
+    slab->blocks = std::make_unique<Block[]>(1);
+    slab->extent = std::move(extent);
+    pages_->enter(*slab);
+    const BlockRef block{slab.get(), 0};
+    large_.emplace(slab->address, std::move(slab));
+    return block;
 }
 
-BlockRef Pool::take_after_gpu_wait(ClassIndex index, StreamRef stream) {
-    Bin& bin = bins_[index];
-    for (std::size_t i = 0; i < bin.batches.size(); ++i) {
-        Batch& batch = bin.batches[i];
-        mark_now(batch);
-        if (batch.mark != nullptr && batch.mark->event() == nullptr) continue;
-        if (batch.mark != nullptr &&
-            call_.cuStreamWaitEvent(stream.handle, batch.mark->event(), 0) != CUDA_SUCCESS) {
-            continue;
+void Pool::give_idle(BlockRef block) {
+    Slab& slab = *block.slab;
+    if (!slab.large()) {
+        if (slabs_->give(block)) free_segments(false);
+        return;
+    }
+    pages_->remove(slab);
+    extents_->give(std::move(slab.extent), now());
+    large_.erase(slab.address);
+}
+
+void Pool::free_segments(bool dissolve_idle) {
+    for (Extent& extent : slabs_->take_free_segments(dissolve_idle)) {
+        extents_->give(std::move(extent), now());
+    }
+}
+
+BlockRef Pool::take_of_others(const Cache& cache, ClassIndex index) {
+    int questions = kQuestions;
+    for (Known& each : streams_) {
+        if (each.shelf == nullptr || each.shelf == cache.shelf) continue;
+        Shelf& shelf = *each.shelf;
+        // Somebody is at it: not worth a wait.
+        const std::unique_lock guard(shelf.lock, std::try_to_lock);
+        if (!guard || shelf.bins[index].blocks.empty()) continue;
+        const Marks::Number oldest = shelf.bins[index].blocks.front().mark;
+        if (!shelf.marks.has_passed(oldest) && questions > 0) {
+            --questions;
+            if (!shelf.marks.is_recorded(oldest)) shelf.mark();
+            shelf.marks.ask();
         }
-        const BlockRef block = batch.blocks.back();
-        batch.blocks.pop_back();
-        --block.chunk->idle;
-        --bin.waiting;
-        if (batch.blocks.empty()) {
-            bin.batches.erase(bin.batches.begin() + static_cast<std::ptrdiff_t>(i));
-        }
-        ++slow_.global_hits;
-        return block;
+        std::vector<BlockRef> blocks;
+        shelf.take_passed(index, 1, blocks);
+        if (!blocks.empty()) return blocks.front();
     }
     return {};
 }
 
-std::shared_ptr<Mark> Pool::mark(std::uint32_t number) {
-    const KnownStream& stream = streams_[number];
-    if (stream.ended) return stream.end;
-    if (!names_its_stream(stream.ref)) return std::make_shared<Mark>(events_, nullptr);
-    auto made = Mark::record(events_, stream.ref.handle);
-    if (made->event() != nullptr) ++slow_.marks;
-    return made;
-}
-
-// With the owner word. The oldest blocks go.
-void Pool::take_out(Cache& cache, ClassIndex index, std::size_t blocks,
-                    std::vector<Leaving>& leaving) {
-    auto& from = cache.bins[index];
-    const auto end = from.begin() + static_cast<std::ptrdiff_t>(std::min(blocks, from.size()));
-    if (end == from.begin()) return;
-    leaving.push_back({index, {from.begin(), end}});
-    cache.bytes -= leaving.back().blocks.size() * class_bytes(index);
-    from.erase(from.begin(), end);
-}
-
-void Pool::take_out_all(Cache& cache, std::vector<Leaving>& leaving) {
-    for (ClassIndex index = 0; index < kClasses; ++index) {
-        take_out(cache, index, cache.bins[index].size(), leaving);
+BlockRef Pool::take_after_gpu_wait(const Cache& cache, ClassIndex index) {
+    if (cache.shelf == nullptr || cache.stream.capture != 0) return {};
+    for (Known& each : streams_) {
+        if (each.shelf == nullptr || each.shelf == cache.shelf) continue;
+        Shelf& shelf = *each.shelf;
+        const std::lock_guard guard(shelf.lock);
+        // The oldest is done first.
+        const BlockRef block = shelf.take_oldest(index, cache.stream.handle);
+        if (block.slab != nullptr) return block;
     }
+    return {};
 }
 
-// The mark comes after the blocks have left the cache: nothing freed behind it goes with them. Of a
-// stream that cannot vanish unseen it is put off: its own blocks come back to it without one.
-void Pool::shelve(std::uint32_t number, std::vector<Leaving>& leaving) {
-    if (leaving.empty()) return;
-    const KnownStream& stream = streams_[number];
-    const bool marked = stream.ended || !stream.ref.told;
-    shelve(number, leaving, marked, marked ? mark(number) : nullptr);
+// Bytes that may still be taken from the driver.
+std::uint64_t Pool::may_grow() const {
+    const std::uint64_t most = config_.limit > 0 ? config_.limit : card_bytes_;
+    const std::uint64_t held = extents_->mapped() + direct_.bytes();
+    return most - std::min(most, held);
 }
 
-void Pool::mark_now(Batch& batch) {
-    if (batch.marked) return;
-    batch.mark = mark(batch.stream);
-    batch.marked = true;
+// A quarter of what there is, so that few growths serve a large pool and a small one stays small.
+std::uint64_t Pool::next_segment_bytes() const {
+    return std::clamp(round_up(slabs_->mapped() / 4, kPage), kPage, Segment::kMost);
 }
 
-bool Pool::passed(Batch& batch) {
-    mark_now(batch);
-    return batch.mark == nullptr || batch.mark->passed();
-}
-
-void Pool::shelve(std::uint32_t number, std::vector<Leaving>& leaving, bool marked,
-                  const std::shared_ptr<Mark>& behind) {
-    for (Leaving& each : leaving) {
-        for (const BlockRef& block : each.blocks) {
-            block.block().set(State::waiting, number, 0);
-            ++block.chunk->idle;
-        }
-        bins_[each.index].waiting += each.blocks.size();
-        bins_[each.index].batches.push_back({number, marked, behind, std::move(each.blocks)});
-    }
-}
-
-void Pool::spill(const Full& full) {
-    Cache& cache = *full.cache;
-    const std::lock_guard guard(lock_);
-    if (abandoned_) return;
-    const SlowPathScope scope(call_, context_);
-    std::vector<Leaving> leaving;
-    cache.take_for_sure();
-    const bool over = cache.bytes > config_.cache_bytes;
-    if (cache.ended) {
-        take_out_all(cache, leaving);
-    } else if (over && class_bytes(full.index) <= config_.cache_bytes) {
-        // Over the bytes: the largest blocks go, down to seven eighths. The small ones weigh
-        // nothing and are asked for most.
-        const std::uint64_t enough = config_.cache_bytes / 8 * 7;
-        for (ClassIndex index = kClasses; index-- > 0 && cache.bytes > enough;) {
-            const std::uint64_t each = class_bytes(index);
-            take_out(cache, index, (cache.bytes - enough + each - 1) / each, leaving);
-        }
-    } else {
-        // A block that no cache could hold goes alone, and leaves the others where they are.
-        const std::size_t held = cache.bins[full.index].size();
-        take_out(cache, full.index, over ? held : (held + 1) / 2, leaving);
-    }
-    cache.leave();
-    shelve(cache.number, leaving);
-    const bool many = std::any_of(leaving.begin(), leaving.end(), [&](const Leaving& each) {
-        return bins_[each.index].waiting > config_.global_cache_max_blocks;
-    });
-    if (many) release_idle();
-}
-
-void Pool::reclaim_caches() {
-    for (const auto& cache : caches_) {
-        std::vector<Leaving> leaving;
-        cache->take_for_sure();
-        take_out_all(*cache, leaving);
-        cache->leave();
-        shelve(cache->number, leaving);
-    }
-}
-
-void Pool::wait_for_marks() {
-    for (Bin& bin : bins_) {
-        for (Batch& batch : bin.batches) {
-            mark_now(batch);
-            if (batch.mark != nullptr) batch.mark->wait();
+bool Pool::add_segment(Failure& why) {
+    const std::uint64_t bytes = next_segment_bytes();
+    std::optional<Extent> extent = extents_->take(bytes, std::min(2 * bytes, Segment::kMost));
+    for (const std::uint64_t size : {bytes, kPage}) {
+        if (extent) break;
+        if (size > may_grow()) {
+            why = Failure::out_of_memory();
+        } else if (extent = extents_->create(size, why); extent) {
+            note_growth();
+        } else if (why.kind != Failure::Kind::out_of_memory) {
+            return false;
         }
     }
+    if (!extent) extent = extents_->take(kPage, Segment::kMost);
+    if (!extent) return false;
+    why = {};
+    slabs_->add_segment(std::move(*extent));
+    return true;
 }
 
-// Chunks of which every block is at the global level, and no block's work is under way.
-std::uint64_t Pool::release_idle() {
-    std::unordered_set<const Chunk*> busy;
-    for (Bin& bin : bins_) {
-        for (Batch& batch : bin.batches) {
-            if (passed(batch)) continue;
-            for (const BlockRef& block : batch.blocks) busy.insert(block.chunk);
+void Pool::note_growth() {
+    ++slow_.device_growths;
+    peak_reserved_ = std::max(peak_reserved_, extents_->mapped() + direct_.bytes());
+    grew_ = true;
+    if (config_.background) keeper_.wake();
+}
+
+// New memory from the driver.
+BlockRef Pool::grow(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why) {
+    if (!is_large(index)) return add_segment(why) ? take_idle(cache, index) : BlockRef{};
+    // Where the class does not fit, what was asked for may.
+    for (const std::uint64_t size : {class_bytes(index), round_up(bytes, kPage)}) {
+        if (size > may_grow()) {
+            why = Failure::out_of_memory();
+            continue;
         }
+        if (std::optional<Extent> extent = extents_->create(size, why)) {
+            note_growth();
+            why = {};
+            return adopt(std::move(*extent));
+        }
+        if (why.kind != Failure::Kind::out_of_memory) return {};
     }
-    std::unordered_set<const Chunk*> gone;
-    std::uint64_t bytes = 0;
-    for (auto each = chunks_.begin(); each != chunks_.end(); ++each) {
-        Chunk& chunk = *each->second;
-        if (chunk.idle != chunk.count || busy.contains(&chunk) || !range_->unmap(chunk)) continue;
-        gone.insert(&chunk);
-        bytes += chunk.bytes;
+    return {};
+}
+
+// Idle memory of other sizes, mapped side by side; where its handles are too large for the request,
+// they go back to the driver and what is needed is taken anew.
+BlockRef Pool::put_together(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why) {
+    const auto anew = [&](std::uint64_t room) {
+        slow_.returned += extents_->release(room, now() + 1);
+        return grow(cache, index, bytes, why);
+    };
+    if (!is_large(index)) {
+        if (const BlockRef block = grow(cache, index, bytes, why); block.slab != nullptr) {
+            return block;
+        }
+        return extents_->idle() > 0 ? anew(kPage) : BlockRef{};
     }
-    if (gone.empty()) return 0;
-    const auto is_gone = [&](const BlockRef& block) { return gone.contains(block.chunk); };
-    for (Bin& bin : bins_) {
-        std::erase_if(bin.fresh, is_gone);
-        for (Batch& batch : bin.batches) bin.waiting -= std::erase_if(batch.blocks, is_gone);
-        std::erase_if(bin.batches, [](const Batch& batch) { return batch.blocks.empty(); });
+    const std::uint64_t exact = round_up(bytes, kPage);
+    const std::uint64_t most = exact + exact / kExcessPart;
+    if (std::optional<Extent> extent = extents_->take(exact, most)) {
+        return adopt(std::move(*extent));
     }
-    std::erase_if(chunks_, [&](const auto& entry) { return gone.contains(entry.first); });
-    reserved_ -= bytes;
-    return bytes;
+    const std::uint64_t before = extents_->mapped();
+    std::optional<Extent> extent = extents_->compose(exact, may_grow(), why);
+    if (!extent) return {};
+    if (extents_->mapped() > before) note_growth();
+    if (extent->bytes > most) {
+        extents_->give(std::move(*extent), now());
+        if (const BlockRef block = anew(exact); block.slab != nullptr) return block;
+        extent = extents_->take(exact, kLargestRequest);
+        if (!extent) extent = extents_->compose(exact, may_grow(), why);
+        if (!extent) return {};
+    }
+    slow_.moved += extent->bytes;
+    why = {};
+    return adopt(std::move(*extent));
+}
+
+std::uint64_t Pool::release_idle(std::int64_t idle_before) {
+    const std::uint64_t released = extents_->release(~std::uint64_t{0}, idle_before);
+    slow_.returned += released;
+    return released;
 }
 
 bool Pool::preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why) {
     if (bytes == 0 || bytes > kLargestRequest || count == 0) {
-        why = {Failure::Kind::bad_value, CUDA_SUCCESS, "",
-               "preallocate takes blocks of 1 to " + std::to_string(kLargestRequest) +
-                   " bytes, and at least one"};
+        why = Failure::bad_value("preallocate takes blocks of 1 to " +
+                                 std::to_string(kLargestRequest) + " bytes, and at least one");
         return false;
     }
     const std::lock_guard guard(lock_);
     if (closed()) {
-        why = {Failure::Kind::closed, CUDA_SUCCESS, "", "the pool is closed"};
+        why = Failure::closed();
         return false;
     }
     const SlowPathScope scope(call_, context_);
-    const ClassIndex index = class_of(bytes, config_.classes);
+    const ClassIndex index = class_map_.load(std::memory_order_relaxed)->of(bytes);
+    const std::uint64_t each = class_bytes(index);
     // Asked for more than there is, it takes nothing: not all there is, and then fails.
-    const std::uint64_t ready = bins_[index].fresh.size();
     size_t free = 0, total = 0;
     call_.cuMemGetInfo_v2(&free, &total);
-    const std::uint64_t left =
-        config_.limit > 0 ? config_.limit - std::min(config_.limit, reserved_) : card_bytes_;
-    const std::uint64_t most = std::min<std::uint64_t>(free, left) / class_bytes(index);
-    if (count > ready && count - ready > most) {
-        why = {Failure::Kind::out_of_memory, CUDA_ERROR_OUT_OF_MEMORY, "", ""};
+    const std::uint64_t ready = is_large(index) ? 0 : slabs_->idle_blocks(index);
+    const std::uint64_t left = std::min<std::uint64_t>(free, may_grow()) + extents_->idle() +
+                               slabs_->free_span_bytes();
+    if (count > ready && (count - ready) > left / each) {
+        why = Failure::out_of_memory();
         why.message = std::to_string(count) + " blocks: " + explain(bytes, why);
         return false;
     }
-    while (bins_[index].fresh.size() < count) {
-        if (!grow(index, count - bins_[index].fresh.size(), why)) {
-            why.message = explain(bytes, why);
+    bool done = true;
+    if (is_large(index)) {
+        done = preallocate_large(each, count, why);
+    } else {
+        while (done && slabs_->idle_blocks(index) < count) {
+            done = slabs_->make(index, count - slabs_->idle_blocks(index)) || add_segment(why);
+        }
+    }
+    if (!done && why.message.empty()) why.message = explain(bytes, why);
+    return done;
+}
+
+// Taken and given back together, so that none is counted twice.
+bool Pool::preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& why) {
+    std::vector<Extent> ready;
+    while (ready.size() < count) {
+        std::optional<Extent> extent = extents_->take(bytes, bytes + bytes / kExcessPart);
+        if (!extent) {
+            extent = extents_->create(bytes, why);
+            if (extent) note_growth();
+        }
+        if (!extent) break;
+        ready.push_back(std::move(*extent));
+    }
+    const bool done = ready.size() == count;
+    for (Extent& extent : ready) extents_->give(std::move(extent), now());
+    return done;
+}
+
+// Straight from the driver.
+std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, Failure& why) {
+    const SlowPathScope scope(call_, context_);
+    CUdeviceptr address = 0;
+    {
+        const std::lock_guard guard(lock_);
+        if (closed()) {
+            why = Failure::closed();
+            return 0;
+        }
+        CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+        if (bytes <= may_grow()) result = call_.cuMemAlloc_v2(&address, bytes);
+        if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+            reclaim_caches();
+            collect_all(false);
+            free_segments(true);
+            release_idle(now() + 1);
+            if (bytes <= may_grow()) result = call_.cuMemAlloc_v2(&address, bytes);
+        }
+        if (result != CUDA_SUCCESS) {
+            why = Failure::of_driver(result, "cuMemAlloc_v2");
+            if (why.kind == Failure::Kind::out_of_memory) why.message = explain(bytes, why);
+            return 0;
+        }
+        direct_.add(address, {bytes, cache.number});
+        peak_reserved_ = std::max(peak_reserved_, extents_->mapped() + direct_.bytes());
+        ++slow_.direct_hits;
+    }
+    cache.take_for_sure();
+    if (stats_on_.load(std::memory_order_relaxed)) {
+        ++cache.counters.allocations;
+        cache.counters.allocated_bytes += bytes;
+    }
+    cache.live += static_cast<std::int64_t>(bytes);
+    const bool news = cache.live > cache.allowance;
+    cache.leave();
+    if (news) usage_.claim(cache);
+    return address;
+}
+
+// The driver waits for all work of the card: not with the lock.
+bool Pool::free_direct(std::uint64_t address, Failure& why) {
+    DirectBlock block;
+    {
+        const std::lock_guard guard(lock_);
+        const DirectBlock* const found = direct_.find(address);
+        if (found == nullptr) {
+            why = Failure::bad_value("the block is not in use: freed twice?");
             return false;
         }
+        block = *found;
+        direct_.remove(address);
     }
-    return true;
-}
-
-std::uint64_t Pool::trim(bool wait) {
-    const std::lock_guard guard(lock_);
-    if (abandoned_) return 0;
+    Cache* const cache = cache_for_free(block.stream, {}, why);
     const SlowPathScope scope(call_, context_);
-    reclaim_caches();
-    if (wait) wait_for_marks();
-    const std::uint64_t released = release_idle();
-    events_.drop();
-    return released;
-}
-
-void Pool::stream_closing(std::uint64_t id) {
-    const std::lock_guard guard(lock_);
-    const auto known = stream_numbers_.find(id);
-    if (closed() || known == stream_numbers_.end()) return;
-    const std::uint32_t number = known->second;
-    const SlowPathScope scope(call_, context_);
-    std::vector<Leaving> leaving;
-    for (const auto& cache : caches_) {
-        if (cache->number != number) continue;
-        cache->take_for_sure();
-        cache->ended = true;
-        take_out_all(*cache, leaving);
-        cache->leave();
-    }
-    // Kept for blocks of the stream that are live, until it has passed.
-    const auto end = mark(number);
-    shelve(number, leaving, true, end);
-    for (Bin& bin : bins_) {
-        for (Batch& batch : bin.batches) {
-            if (batch.stream != number || batch.marked) continue;
-            batch.mark = end;
-            batch.marked = true;
-        }
-    }
-    stream_numbers_.erase(known);
-    streams_[number].ended = true;
-    streams_[number].end = end;
-    ending_.push_back(number);
-    std::erase_if(ending_, [&](std::uint32_t each) {
-        if (!streams_[each].end->passed()) return false;
-        streams_[each].end = nullptr;
-        return true;
-    });
-}
-
-void Pool::cache_ending(Cache* cache) {
-    const std::lock_guard guard(lock_);
-    std::optional<SlowPathScope> scope;
-    if (!abandoned_) scope.emplace(call_, context_);
-    retire(cache);
-}
-
-void Pool::retire(Cache* cache) {
-    std::vector<Leaving> leaving;
-    cache->take_for_sure();
-    take_out_all(*cache, leaving);
-    report_live(*cache);
-    ended_.add(cache->counters);
-    cache->leave();
-    if (!abandoned_) shelve(cache->number, leaving);
-    std::erase_if(caches_, [&](const auto& each) { return each.get() == cache; });
-}
-
-void Pool::abandon() {
-    const std::lock_guard guard(lock_);
-    abandoned_ = true;
-    closed_.store(true, std::memory_order_release);
-    forget_driver();
-}
-
-void Pool::forget_driver() {
-    for (Bin& bin : bins_) {
-        for (Batch& batch : bin.batches) {
-            if (batch.mark != nullptr) batch.mark->forget();
-        }
-    }
-    for (const std::uint32_t number : ending_) streams_[number].end->forget();
-    events_.forget();
-    range_->forget();
-}
-
-bool Pool::close(Failure& why) {
-    const std::lock_guard guard(lock_);
-    if (closed()) return true;
-    const SlowPathScope scope(call_, context_);
-    if (const std::uint64_t live = live_bytes(); live > 0) {
-        why = {Failure::Kind::bad_value, CUDA_SUCCESS, "",
-               "the pool cannot close: " + std::to_string(live) + " bytes are still in use"};
+    const CUresult result = cache == nullptr ? CUDA_SUCCESS : call_.cuMemFree_v2(address);
+    if (cache == nullptr || result != CUDA_SUCCESS) {
+        const std::lock_guard guard(lock_);
+        direct_.add(address, block);
+        if (cache != nullptr) why = Failure::of_driver(result, "cuMemFree_v2");
         return false;
     }
-    reclaim_caches();
-    wait_for_marks();
-    release_idle();
-    for (const std::uint32_t number : ending_) streams_[number].end = nullptr;
-    ending_.clear();
-    events_.drop();
-    closed_.store(true, std::memory_order_release);
-    // What the driver refused to take is tried again at the end of the pool.
-    if (chunks_.empty()) range_->release();
+    cache->take_for_sure();
+    if (stats_on_.load(std::memory_order_relaxed)) {
+        ++cache->counters.frees;
+        cache->counters.freed_bytes += block.bytes;
+    }
+    cache->live -= static_cast<std::int64_t>(block.bytes);
+    cache->leave();
     return true;
 }
 

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <unordered_map>
@@ -30,40 +31,49 @@ struct Entry {
     Cache* cache = nullptr;
 };
 
+// What a thread keeps: all its caches, and those used lately by where their keys point.
 struct Local {
-    Entry last;
-    std::vector<Entry>* entries = nullptr;
+    static constexpr std::size_t kLately = 16;
+
+    std::vector<Entry> entries;
+    std::array<Entry, kLately> by_stream;
+    std::array<Entry, kLately> by_number;
+
+    void forget_lately() {
+        by_stream.fill({});
+        by_number.fill({});
+    }
+    template <class Matches>
+    Cache* search(Entry& lately, std::uint64_t pool, Matches matches) {
+        if (lately.pool == pool && matches(*lately.cache)) return lately.cache;
+        for (const Entry& entry : entries) {
+            if (entry.pool == pool && matches(*entry.cache)) {
+                lately = entry;
+                return entry.cache;
+            }
+        }
+        return nullptr;
+    }
 };
 
-// Plain data: the hot path passes no guard of a thread-local object.
-constinit thread_local Local here;
+// One word: the hot path passes no guard of a thread-local object.
+constinit thread_local Local* here = nullptr;
 
-struct Entries : std::vector<Entry> {
-    ~Entries() {
-        here = {};
+// Ends with the thread.
+struct Owner {
+    Local local;
+    ~Owner() {
+        here = nullptr;
         // In a fork the lock may be held by a thread that is not there.
         if (forks.load() > 0) return;
         Registry& all = registry();
         const std::lock_guard guard(all.lock);
-        for (const Entry& entry : *this) {
+        for (const Entry& entry : local.entries) {
             const auto found = all.pools.find(entry.pool);
             if (found != all.pools.end()) found->second->cache_ending(entry.cache);
         }
     }
 };
-
-template <class Matches>
-Cache* search(std::uint64_t pool, Matches matches) {
-    if (here.last.pool == pool && matches(*here.last.cache)) return here.last.cache;
-    if (here.entries == nullptr) return nullptr;
-    for (const Entry& entry : *here.entries) {
-        if (entry.pool == pool && matches(*entry.cache)) {
-            here.last = entry;
-            return entry.cache;
-        }
-    }
-    return nullptr;
-}
 
 }  // namespace
 
@@ -107,40 +117,52 @@ void tell_pools_of_reset(const DriverTable& call) {
 
 int fork_count() { return forks.load(std::memory_order_relaxed); }
 
-Cache* find_cache(std::uint64_t pool, std::uint64_t stream_id) {
-    return search(pool, [&](const Cache& cache) { return cache.stream.id == stream_id; });
+Cache* find_cache(std::uint64_t pool, const StreamRef& stream) {
+    if (here == nullptr) return nullptr;
+    return here->search(here->by_stream[stream.id % Local::kLately], pool,
+                        [&](const Cache& cache) { return cache.stream.is(stream); });
 }
 
 Cache* find_cache_by_number(std::uint64_t pool, std::uint32_t number) {
-    return search(pool, [&](const Cache& cache) { return cache.number == number; });
+    if (here == nullptr) return nullptr;
+    return here->search(here->by_number[number % Local::kLately], pool,
+                        [&](const Cache& cache) { return cache.number == number; });
 }
 
 void remember_cache(std::uint64_t pool, Cache* cache) {
     // Made by the first cache of a thread, after it has called the driver: what the driver keeps
     // for the thread is then still there when the caches are given back.
-    thread_local Entries entries;
-    here.entries = &entries;
-    here.last = Entry{pool, cache};
-    entries.push_back(here.last);
+    thread_local Owner owner;
+    here = &owner.local;
+    here->entries.push_back({pool, cache});
+}
+
+std::vector<Cache*> caches_of_this_thread(std::uint64_t pool) {
+    std::vector<Cache*> found;
+    for (const Entry& entry : here->entries) {
+        if (entry.pool == pool) found.push_back(entry.cache);
+    }
+    return found;
 }
 
 void forget_gone_pools() {
-    if (here.entries == nullptr) return;
+    if (here == nullptr) return;
     Registry& all = registry();
     const std::lock_guard guard(all.lock);
-    std::erase_if(*here.entries,
+    std::erase_if(here->entries,
                   [&](const Entry& entry) { return !all.pools.contains(entry.pool); });
+    here->forget_lately();
 }
 
 std::vector<Cache*> forget_ended_caches(std::uint64_t pool) {
     std::vector<Cache*> ended;
-    if (here.entries == nullptr) return ended;
-    std::erase_if(*here.entries, [&](const Entry& entry) {
+    if (here == nullptr) return ended;
+    std::erase_if(here->entries, [&](const Entry& entry) {
         if (entry.pool != pool || !entry.cache->has_ended()) return false;
         ended.push_back(entry.cache);
         return true;
     });
-    if (!ended.empty()) here.last = {};
+    if (!ended.empty()) here->forget_lately();
     return ended;
 }
 

@@ -22,11 +22,12 @@ void tell_pools_of_reset(const DriverTable& call);
 // How often this process has been forked off another one.
 int fork_count();
 
-// The calling thread's cache of a pool and stream, or null. One comparison where the same one was
-// asked for last.
-Cache* find_cache(std::uint64_t pool, std::uint64_t stream_id);
-Cache* find_cache_by_number(std::uint64_t pool, std::uint32_t stream);
+// The calling thread's cache of a pool and stream, or null. One comparison where the stream is among
+// those used lately.
+Cache* find_cache(std::uint64_t pool, const StreamRef& stream);
+Cache* find_cache_by_number(std::uint64_t pool, std::uint32_t number);
 void remember_cache(std::uint64_t pool, Cache* cache);
+std::vector<Cache*> caches_of_this_thread(std::uint64_t pool);
 // The calling thread forgets caches of pools that are gone. Takes the registry's lock.
 void forget_gone_pools();
 // The calling thread forgets its caches of a pool whose streams have ended, and returns them.

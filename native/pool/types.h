@@ -1,23 +1,22 @@
-// Every structure of the pool, with what is promised about it.
+// The pool's structures, and what is promised about them.
 //
-//   range    one reservation of addresses a pool; its page map finds the chunk of any pointer
-//   chunk    one piece of mapped memory: a slab of equal blocks, or one large block
-//   block    what the user gets; known by its chunk and its number there
+//   extent   mapped memory: handles of the driver side by side (extents.h)
+//   segment  an extent that is cut into slabs (slabs.h)
+//   slab     equal blocks; from 2 MiB on one block, which is its extent
+//   block    what the user gets; known by its slab and its number there
 //   cache    free blocks of one (thread, stream), by class
-//   batch    free blocks that left a cache together, with one completion mark for all
+//   shelf    free blocks of one stream, by class, each behind a mark of that stream (shelf.h)
 //
 // Each block is in exactly one state, and in exactly one place:
-//   live                   with the user
-//   cached                 in the bin of its class in one cache
-//   waiting                in a batch of its class at the global level
-//   fresh                  in the list of its class of blocks never handed out since they were
-//   mapped
+//   live      with the user
+//   cached    in the bin of its class in one cache
+//   shelved   in the bin of its class on one shelf
+//   idle      in the list of its slab; anybody may have it
 //
 // Equations, checked by Pool::check_invariants when nothing else runs:
-//   blocks of a chunk      = live + cached + waiting + fresh of that chunk
-//   chunk.idle             = waiting + fresh of that chunk
-//   cache.bytes            = sum over its bins of blocks * class_bytes
-//   reserved bytes         = sum over chunks of chunk.bytes
+//   blocks of a slab   = live + cached + shelved + idle of that slab
+//   cache.bytes        = sum over its bins of the blocks' bytes; a shelf's likewise
+//   reserved bytes     = bytes of segments + of large blocks + of idle extents
 #pragma once
 
 #include <array>
@@ -29,26 +28,31 @@
 #include <vector>
 
 #include "driver/table.h"
+#include "pool/extents.h"
+#include "pool/failure.h"
 #include "pool/size_classes.h"
 
 namespace vramkit::pool {
 
-// A stream as the pool knows it: handles are used again by the driver, ids never.
+// A stream as the pool knows it: handles are used again by the driver, ids never. What is captured
+// on a stream is a stream of its own: its work runs when the graph is launched.
 struct StreamRef {
     CUstream handle = nullptr;
     std::uint64_t id = 0;
-    // The pool is told before the stream is destroyed: marks can be put off until somebody needs
-    // one.
+    // The stream never ends, or the pool is told before: its handle may be used at any time.
     bool told = false;
+    std::uint64_t capture = 0;  // id of the capture under way on it; 0: none
+
+    bool is(const StreamRef& other) const { return id == other.id && capture == other.capture; }
 };
 
-enum class State : std::uint8_t { fresh = 0, live = 1, cached = 2, waiting = 3 };
+enum class State : std::uint8_t { idle = 0, live = 1, cached = 2, shelved = 3 };
 
 // A block's record: state, stream and asked-for size in one word, so that taking it from one state
 // to another is one exchange and a double free never goes unseen.
 class Block {
   public:
-    static constexpr std::uint64_t kMostStreams = std::uint64_t{1} << 24;
+    static constexpr std::uint32_t kMostStreams = std::uint32_t{1} << 24;
 
     State state() const { return static_cast<State>(word_.load(std::memory_order_acquire) >> 56); }
     std::uint32_t stream() const {
@@ -59,46 +63,56 @@ class Block {
     }
     // For the holder of a block that nobody else can reach.
     void set(State state, std::uint32_t stream, std::uint32_t bytes) {
-        word_.store(pack(state, stream, bytes), std::memory_order_release);
+        word_.store(std::uint64_t{static_cast<std::uint8_t>(state)} << 56 |
+                        std::uint64_t{stream & 0xffffff} << 32 | bytes,
+                    std::memory_order_release);
     }
     // live -> cached by exactly one of several threads that try.
     bool take_from_user() {
+        constexpr std::uint64_t kState = std::uint64_t{0xff} << 56;
         std::uint64_t seen = word_.load(std::memory_order_acquire);
         while (static_cast<State>(seen >> 56) == State::live) {
-            const std::uint64_t next = (seen & ~(std::uint64_t{0xff} << 56)) | std::uint64_t{2}
-                                                                                   << 56;
+            const std::uint64_t next = (seen & ~kState) | std::uint64_t{2} << 56;
             if (word_.compare_exchange_weak(seen, next, std::memory_order_acq_rel)) return true;
         }
         return false;
     }
 
   private:
-    static std::uint64_t pack(State state, std::uint32_t stream, std::uint32_t bytes) {
-        return std::uint64_t{static_cast<std::uint8_t>(state)} << 56 |
-               std::uint64_t{stream & 0xffffff} << 32 | bytes;
-    }
     std::atomic<std::uint64_t> word_{0};
 };
 
-// Mapped memory of one class. A slab has many blocks; a large chunk is one block.
-struct Chunk {
+struct Segment;
+
+// Blocks of one size.
+struct Slab {
     std::uint64_t address = 0;
-    std::uint64_t bytes = 0;  // mapped, and reserved from the driver
     std::uint64_t block_bytes = 0;
-    ClassIndex index = 0;
-    std::uint32_t count = 0;
-    std::uint32_t idle = 0;  // blocks at the global level; all of them: may be given back
-    CUmemGenericAllocationHandle handle = 0;
-    std::uint64_t asked = 0;  // of a large block: bytes the user asked for
+    std::uint64_t reciprocal = 0;  // of the block's units, times 2^32; 0 where there is one block
     std::unique_ptr<Block[]> blocks;
+    std::uint32_t count = 0;
+    ClassIndex index = 0;     // the largest class that the blocks can serve
+    std::uint64_t bytes = 0;  // of the span it lies on
+    std::uint64_t asked = 0;  // of a large block: what the user asked for
+    // With the pool's lock.
+    Segment* segment = nullptr;        // null: a large block, with an extent of its own
+    Extent extent;                     // of a large block
+    std::vector<std::uint32_t> idle;   // numbers of blocks that anybody may have
+    std::size_t place = kNowhere;      // in the list of slabs of its class that have such blocks
+
+    static constexpr std::size_t kNowhere = ~std::size_t{0};
+    bool large() const { return segment == nullptr; }
+    // Below 32 MiB a multiplication divides exactly.
+    std::uint64_t number_at(std::uint64_t inside) const { return (inside / kUnit * reciprocal) >> 32; }
 };
 
 struct BlockRef {
-    Chunk* chunk = nullptr;
+    Slab* slab = nullptr;
     std::uint32_t number = 0;
 
-    std::uint64_t address() const { return chunk->address + number * chunk->block_bytes; }
-    Block& block() const { return chunk->blocks[number]; }
+    std::uint64_t address() const { return slab->address + number * slab->block_bytes; }
+    std::uint64_t bytes() const { return slab->block_bytes; }
+    Block& block() const { return slab->blocks[number]; }
 };
 
 // Counters of one cache, written under its owner word and added up on demand.
@@ -108,7 +122,6 @@ struct Counters {
     std::uint64_t allocated_bytes = 0;
     std::uint64_t freed_bytes = 0;
     std::uint64_t hits = 0;
-    std::uint64_t misses = 0;
 
     void add(const Counters& other) {
         allocations += other.allocations;
@@ -116,21 +129,33 @@ struct Counters {
         allocated_bytes += other.allocated_bytes;
         freed_bytes += other.freed_bytes;
         hits += other.hits;
-        misses += other.misses;
     }
 };
 
+class Shelf;
+
 // Free blocks of one thread and stream. The owner word is taken for every use by one exchange that
-// nobody contends, so that another thread can take an idle cache's blocks when memory is short.
+// nobody contends, so that another thread can take what an idle thread keeps.
 struct alignas(64) Cache {
+    struct Bin {
+        std::vector<BlockRef> blocks;
+        std::size_t low = 0;  // fewest blocks since the last look: these nobody needed
+    };
+
     std::atomic<bool> taken{false};
-    std::uint32_t number = 0;  // of the stream, in Pool::streams_
+    std::uint32_t number = 0;  // of the stream
     StreamRef stream;
-    bool ended = false;  // the stream is destroyed: what is freed here leaves at once
+    std::shared_ptr<Shelf> shelf;    // null: made when the stream was long gone
+    std::size_t caches_of_thread = 1;
+    bool ended = false;              // it does not: what is freed here leaves at once
     std::uint64_t bytes = 0;
-    std::int64_t unreported = 0;  // live bytes not yet in Pool::live_bytes_
+    std::int64_t live = 0;           // bytes handed out less bytes taken back
+    std::int64_t allowance = 0;      // up to which `live` is no news (usage.h)
+    ClassIndex largest = 0;          // class asked for since the last look
     Counters counters;
-    std::array<std::vector<BlockRef>, kClasses> bins;
+    std::atomic<std::uint64_t> most_blocks{0};  // of a class
+    std::atomic<std::uint64_t> most_bytes{0};
+    std::array<Bin, kClasses> bins;
 
     bool take() { return !taken.exchange(true, std::memory_order_acquire); }
     // The holder moves blocks or adds up, a matter of nanoseconds: nobody makes a driver call with
@@ -145,15 +170,11 @@ struct alignas(64) Cache {
         leave();
         return result;
     }
-};
 
-// Why a request was not served.
-struct Failure {
-    enum class Kind : std::uint8_t { none, bad_value, closed, forked, out_of_memory, driver };
-    Kind kind = Kind::none;
-    CUresult code = CUDA_SUCCESS;
-    std::string call;     // of the driver, where it was one
-    std::string message;  // for the user
+    void push(BlockRef block) {
+        bins[block.slab->index].blocks.push_back(block);
+        bytes += block.bytes();
+    }
 };
 
 }  // namespace vramkit::pool

@@ -1,0 +1,356 @@
+// Streams with their shelves, threads with their caches, and the way of blocks between them.
+#include <algorithm>
+
+#include "pool/pool.h"
+#include "pool/scopes.h"
+#include "pool/threads.h"
+
+namespace vramkit::pool {
+namespace {
+
+constexpr std::uint64_t kRefillPart = 64;  // of a cache's bytes
+constexpr std::size_t kAll = ~std::size_t{0};
+
+}  // namespace
+
+Cache* Pool::cache_of(const StreamRef& stream, Failure& why) {
+    if (Cache* const cache = find_cache(id_, stream)) return cache;
+    forget_gone_pools();
+    const std::lock_guard guard(lock_);
+    const std::optional<std::uint32_t> number = number_of(stream, why);
+    return number ? make_cache(*number) : nullptr;
+}
+
+// Where a block goes that is freed on a stream, or without one on that of its allocation. What was
+// handed out inside a capture goes back to it, and what is freed inside one becomes the graph's:
+// the graph may use it whenever it is launched.
+Cache* Pool::cache_for_free(std::uint32_t owner, const std::optional<StreamRef>& stream,
+                            Failure& why) {
+    std::uint32_t number = owner;
+    {
+        const std::lock_guard guard(lock_);
+        if (closed()) {
+            why = Failure::closed();
+            return nullptr;
+        }
+        const bool graphs = is_capture(owner) && known(owner).shelf != nullptr;
+        if (stream && !graphs) {
+            const std::optional<std::uint32_t> given = number_of(*stream, why);
+            if (!given) return nullptr;
+            number = *given;
+        }
+    }
+    if (Cache* const cache = find_cache_by_number(id_, number)) return cache;
+    forget_gone_pools();
+    const std::lock_guard guard(lock_);
+    return make_cache(number);
+}
+
+Pool::Known& Pool::known(std::uint32_t number) {
+    return is_capture(number) ? captures_[number & ~kCaptureBit] : streams_[number];
+}
+
+std::optional<std::uint32_t> Pool::number_of(const StreamRef& stream, Failure& why) {
+    if (closed()) {
+        why = Failure::closed();
+        return {};
+    }
+    const StreamKey key{stream.id, stream.capture};
+    if (const auto found = numbers_.find(key); found != numbers_.end()) {
+        // First seen as a raw handle, perhaps, and now as a stream of ours.
+        Shelf& shelf = *known(found->second).shelf;
+        const std::lock_guard guard(shelf.lock);
+        shelf.stream.told |= stream.told;
+        return found->second;
+    }
+    const SlowPathScope scope(call_, context_);
+    CUcontext context = nullptr;
+    if (const CUresult result = call_.cuStreamGetCtx(stream.handle, &context);
+        result != CUDA_SUCCESS) {
+        why = Failure::of_driver(result, "cuStreamGetCtx");
+        return {};
+    }
+    if (context != context_) {
+        why = Failure::bad_value("the stream is of another context than the pool");
+        return {};
+    }
+    auto& list = stream.capture == 0 ? streams_ : captures_;
+    auto number = static_cast<std::uint32_t>(list.size());
+    if (number == kCaptureBit) {
+        why = Failure::bad_value("the pool has seen too many streams (8,388,608)");
+        return {};
+    }
+    std::shared_ptr<GraphLife> graph;
+    if (stream.capture != 0) {
+        number |= kCaptureBit;
+        cuuint64_t id = 0;
+        CUgraph captured = nullptr;
+        CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+        const CUresult result = call_.cuStreamGetCaptureInfo_v2(stream.handle, &status, &id,
+                                                                &captured, nullptr, nullptr);
+        if (result != CUDA_SUCCESS || id != stream.capture || captured == nullptr) {
+            why = Failure::bad_value("the stream's capture is over or was broken");
+            return {};
+        }
+        graph = GraphLife::of(call_, captured);
+    }
+    list.push_back({std::make_shared<Shelf>(events_, number, stream), std::move(graph)});
+    numbers_.emplace(key, number);
+    return number;
+}
+
+// A thread that works with ever new streams keeps caches only of those that live.
+Cache* Pool::make_cache(std::uint32_t number) {
+    // The checker of a simulated GPU listens to threads with a context.
+    const SlowPathScope scope(call_, context_);
+    for (Cache* ended : forget_ended_caches(id_)) retire(ended);
+    caches_.push_back(std::make_unique<Cache>());
+    Cache* const cache = caches_.back().get();
+    cache->number = number;
+    const Known& stream = known(number);
+    if (stream.shelf != nullptr) {
+        cache->stream = stream.shelf->stream;
+        cache->shelf = stream.shelf;
+    }
+    cache->ended = !numbers_.contains({cache->stream.id, cache->stream.capture});
+    usage_.add(*cache);
+    remember_cache(id_, cache);
+    const std::vector<Cache*> here = caches_of_this_thread(id_);
+    for (Cache* each : here) set_bounds(*each, here.size());
+    return cache;
+}
+
+// A thread shares what it may keep evenly between its streams.
+void Pool::set_bounds(Cache& cache, std::size_t caches_of_thread) {
+    cache.caches_of_thread = caches_of_thread;
+    cache.most_blocks.store(config_.thread_cache_max_blocks, std::memory_order_relaxed);
+    cache.most_bytes.store(
+        std::min(config_.cache_bytes, config_.thread_cache_bytes / caches_of_thread),
+        std::memory_order_relaxed);
+}
+
+void Pool::cache_ending(Cache* cache) {
+    const std::lock_guard guard(lock_);
+    std::optional<SlowPathScope> scope;
+    if (!abandoned_) scope.emplace(call_, context_);
+    retire(cache);
+}
+
+void Pool::retire(Cache* cache) {
+    if (!abandoned_) drain(*cache);
+    usage_.remove(*cache);
+    ended_.add(cache->counters);
+    std::erase_if(caches_, [&](const auto& each) { return each.get() == cache; });
+}
+
+// All blocks of a cache to their shelf; to idle memory where the stream's work is long done.
+void Pool::drain(Cache& cache, bool end) {
+    Known& stream = known(cache.number);
+    std::vector<BlockRef> blocks;
+    const auto take_out = [&] {
+        cache.take_for_sure();
+        for (Cache::Bin& bin : cache.bins) {
+            blocks.insert(blocks.end(), bin.blocks.begin(), bin.blocks.end());
+            bin.blocks.clear();
+            bin.low = 0;
+        }
+        cache.bytes = 0;
+        cache.ended |= end;
+        cache.leave();
+    };
+    if (stream.shelf == nullptr) {
+        take_out();
+        for (const BlockRef& block : blocks) give_idle(block);
+        return;
+    }
+    const std::lock_guard guard(stream.shelf->lock);
+    take_out();
+    for (const BlockRef& block : blocks) stream.shelf->put(block);
+}
+
+void Pool::reclaim_caches() {
+    for (const auto& cache : caches_) drain(*cache);
+}
+
+std::size_t Pool::room_for(const Cache& cache, ClassIndex index) const {
+    const std::uint64_t most_bytes = cache.most_bytes.load(std::memory_order_relaxed);
+    const std::uint64_t most_blocks = cache.most_blocks.load(std::memory_order_relaxed);
+    const std::uint64_t held = cache.bins[index].blocks.size();
+    if (cache.bytes >= most_bytes || held >= most_blocks) return 0;
+    // A refill is a small part of the cache: one with much of a class would push the others out.
+    const std::uint64_t bytes = std::min(most_bytes - cache.bytes, most_bytes / kRefillPart);
+    return std::min({batch_.load(std::memory_order_relaxed) - 1, most_blocks - held,
+                     bytes / class_bytes(index)});
+}
+
+// The stream's own blocks, at once. Takes a few: what is not handed out now goes into the cache.
+BlockRef Pool::take_from_shelf(Cache& cache, ClassIndex index) {
+    if (cache.shelf == nullptr) return {};
+    Shelf& shelf = *cache.shelf;
+    const std::lock_guard guard(shelf.lock);
+    if (shelf.ended) return {};
+    const BlockRef first = shelf.take_newest(index);
+    if (first.slab == nullptr) return {};
+    ++shelf.hits;
+    cache.take_for_sure();
+    for (std::size_t more = room_for(cache, index); more > 0; --more) {
+        const BlockRef block = shelf.take_newest(index);
+        if (block.slab == nullptr) break;
+        block.block().set(State::cached, cache.number, 0);
+        cache.push(block);
+    }
+    cache.leave();
+    return first;
+}
+
+void Pool::spill(const Full& full) {
+    Cache& cache = *full.cache;
+    const SlowPathScope scope(call_, context_);
+    bool ended = true, many = false;
+    if (cache.shelf != nullptr) {
+        const std::lock_guard guard(cache.shelf->lock);
+        ended = cache.shelf->ended;
+        if (!ended) many = shelve_excess(cache, full.index);
+    }
+    if (!ended && !many) return;
+    const std::lock_guard guard(lock_);
+    if (abandoned_) return;
+    if (ended) {
+        drain(cache);
+        drop_ended();
+        return;
+    }
+    Shelf& shelf = *cache.shelf;
+    const std::lock_guard shelf_guard(shelf.lock);
+    shelf.mark();
+    shelf.marks.ask();
+    const std::size_t most = shelf_blocks_.load(std::memory_order_relaxed);
+    for (ClassIndex index = 0; index < kClasses; ++index) {
+        const std::size_t held = shelf.bins[index].blocks.size();
+        if (held > most) collect(shelf, index, held - most);
+    }
+}
+
+// With the shelf's lock. True: the shelf has more of a class than it should.
+bool Pool::shelve_excess(Cache& cache, ClassIndex full) {
+    Shelf& shelf = *cache.shelf;
+    bool many = false;
+    cache.take_for_sure();
+    const std::uint64_t most = cache.most_bytes.load(std::memory_order_relaxed);
+    const auto move = [&](ClassIndex index, std::size_t blocks) {
+        auto& from = cache.bins[index];
+        blocks = std::min(blocks, from.blocks.size());
+        for (std::size_t i = 0; i < blocks; ++i) {
+            cache.bytes -= from.blocks[i].bytes();
+            shelf.put(from.blocks[i]);
+        }
+        // The oldest go.
+        from.blocks.erase(from.blocks.begin(),
+                          from.blocks.begin() + static_cast<std::ptrdiff_t>(blocks));
+        from.low = std::min(from.low, from.blocks.size());
+        many |= shelf.bins[index].blocks.size() > shelf_blocks_.load(std::memory_order_relaxed);
+    };
+    if (cache.bytes <= most) {
+        move(full, (cache.bins[full].blocks.size() + 1) / 2);
+    } else if (class_bytes(full) > most) {
+        // A block that no cache could hold goes alone, and leaves the others where they are.
+        move(full, kAll);
+    } else {
+        // Over the bytes: the largest blocks go, down to seven eighths. The small ones weigh
+        // nothing and are asked for most.
+        const std::uint64_t enough = most / 8 * 7;
+        for (ClassIndex index = kClasses; index-- > 0 && cache.bytes > enough;) {
+            if (cache.bins[index].blocks.empty()) continue;
+            const std::uint64_t each = class_bytes(index);
+            move(index, (cache.bytes - enough + each - 1) / each);
+        }
+    }
+    cache.leave();
+    // A stream that may vanish unseen gets its mark while it is sure to live. Of others it is put
+    // off until somebody needs it: their own blocks come back to them without one.
+    if (!shelf.stream.told && shelf.stream.capture == 0) shelf.mark_here();
+    return many;
+}
+
+// From a shelf, whose lock is held, to idle memory: the oldest blocks whose work is done.
+void Pool::collect(Shelf& shelf, ClassIndex index, std::size_t most) {
+    std::vector<BlockRef> blocks;
+    shelf.take_passed(index, most, blocks);
+    for (const BlockRef& block : blocks) give_idle(block);
+}
+
+// Whatever is done, of all shelves. wait: everything, at the price of a wait on the host.
+void Pool::collect_all(bool wait) {
+    bool unmarked = false;
+    const auto each_shelf = [&](auto visit) {
+        for (Known& each : streams_) {
+            if (each.shelf == nullptr) continue;
+            const std::lock_guard guard(each.shelf->lock);
+            visit(*each.shelf);
+        }
+    };
+    each_shelf([&](Shelf& shelf) {
+        shelf.mark();
+        wait ? static_cast<void>(shelf.marks.wait()) : shelf.marks.ask();
+        unmarked |= shelf.has_unmarked();
+    });
+    // Blocks of raw streams that nobody spoke of lately: their handles may mean anything by now,
+    // and only the whole card can be waited for.
+    if (wait && unmarked && call_.cuCtxSynchronize() == CUDA_SUCCESS) {
+        each_shelf([](Shelf& shelf) {
+            if (shelf.has_unmarked()) shelf.marks.pass_all();
+        });
+    }
+    each_shelf([&](Shelf& shelf) {
+        for (ClassIndex index = 0; index < kClasses; ++index) collect(shelf, index, kAll);
+    });
+    drop_ended();
+}
+
+// Graphs that are gone end their captures; ended streams whose work is done need no shelf.
+void Pool::drop_ended() {
+    for (std::size_t i = 0; i < captures_.size(); ++i) {
+        Known& capture = captures_[i];
+        if (capture.shelf == nullptr || !capture.graph->over()) continue;
+        end_shelf(static_cast<std::uint32_t>(i) | kCaptureBit);
+        const std::lock_guard guard(capture.shelf->lock);
+        capture.shelf->marks.pass_all();
+    }
+    const auto drop = [&](Known& each) {
+        if (each.shelf == nullptr || !each.shelf->ended) return;
+        {
+            Shelf& shelf = *each.shelf;
+            const std::lock_guard guard(shelf.lock);
+            shelf.marks.ask();
+            if (!shelf.marks.has_passed(shelf.last_mark)) return;
+            for (ClassIndex index = 0; index < kClasses; ++index) collect(shelf, index, kAll);
+            slow_.shelf_hits += shelf.hits;
+        }
+        each.shelf = nullptr;
+    };
+    for (const std::uint32_t number : ending_) drop(known(number));
+    std::erase_if(ending_, [&](std::uint32_t number) { return known(number).shelf == nullptr; });
+}
+
+// Nothing new comes from the stream; caches of it pass on what is still freed.
+void Pool::end_shelf(std::uint32_t number) {
+    Shelf& shelf = *known(number).shelf;
+    for (const auto& cache : caches_) {
+        if (cache->number == number) drain(*cache, true);
+    }
+    const std::lock_guard guard(shelf.lock);
+    shelf.end();
+    numbers_.erase({shelf.stream.id, shelf.stream.capture});
+    ending_.push_back(number);
+}
+
+void Pool::stream_closing(std::uint64_t id) {
+    const std::lock_guard guard(lock_);
+    const auto found = numbers_.find({id, 0});
+    if (closed() || found == numbers_.end()) return;
+    const SlowPathScope scope(call_, context_);
+    end_shelf(found->second);
+    drop_ended();
+}
+
+}  // namespace vramkit::pool

@@ -1,0 +1,35 @@
+// Why a request was not served.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "driver/table.h"
+
+namespace vramkit::pool {
+
+struct Failure {
+    enum class Kind : std::uint8_t { none, bad_value, closed, forked, out_of_memory, driver };
+    Kind kind = Kind::none;
+    CUresult code = CUDA_SUCCESS;
+    std::string call;     // of the driver, where it was one
+    std::string message;  // for the user
+
+    static Failure bad_value(std::string message) {
+        return {Kind::bad_value, CUDA_SUCCESS, "", std::move(message)};
+    }
+    static Failure closed() { return {Kind::closed, CUDA_SUCCESS, "", "the pool is closed"}; }
+    static Failure forked() {
+        return {Kind::forked, CUDA_SUCCESS, "",
+                "the pool belongs to the parent process: a fork has none"};
+    }
+    static Failure out_of_memory() {
+        return {Kind::out_of_memory, CUDA_ERROR_OUT_OF_MEMORY, "", ""};
+    }
+    static Failure of_driver(CUresult code, const char* call) {
+        return {code == CUDA_ERROR_OUT_OF_MEMORY ? Kind::out_of_memory : Kind::driver, code, call,
+                ""};
+    }
+};
+
+}  // namespace vramkit::pool

@@ -1,0 +1,128 @@
+// Where everything is, and whether that adds up.
+#include <algorithm>
+#include <array>
+
+#include "pool/pool.h"
+
+namespace vramkit::pool {
+
+Pool::Layout Pool::layout() {
+    const std::lock_guard guard(lock_);
+    Layout layout;
+    const auto add_extent = [&](const Extent& extent, Layout::Use use) {
+        std::vector<std::uint64_t> pieces;
+        for (const Piece& piece : extent.pieces) pieces.push_back(piece.bytes);
+        layout.extents.push_back({extent.address, extent.bytes, std::move(pieces), use});
+    };
+    // Streams first, captures after them: the place of a number in the list.
+    const auto place = [&](std::uint32_t number) {
+        return is_capture(number)
+                   ? static_cast<std::int64_t>(streams_.size() + (number & ~kCaptureBit))
+                   : std::int64_t{number};
+    };
+    const auto add_block = [&](const Slab& slab, std::uint32_t number) {
+        const Block& block = slab.blocks[number];
+        const State state = block.state();
+        const std::uint64_t asked =
+            state != State::live ? 0 : (slab.large() ? slab.asked : block.bytes());
+        layout.blocks.push_back({slab.address + number * slab.block_bytes, slab.block_bytes, asked,
+                                 state, state == State::idle ? -1 : place(block.stream())});
+    };
+    for (const auto& [address, segment] : slabs_->segments()) {
+        add_extent(segment->extent, Layout::Use::slabs);
+    }
+    for (const auto& [address, slab] : large_) {
+        add_extent(slab->extent, Layout::Use::block);
+        add_block(*slab, 0);
+    }
+    extents_->each_idle(
+        [&](const Extent& extent, std::int64_t) { add_extent(extent, Layout::Use::idle); });
+    std::sort(layout.extents.begin(), layout.extents.end(),
+              [](const auto& a, const auto& b) { return a.address < b.address; });
+    for (const auto& [address, slab] : slabs_->all()) {
+        layout.slabs.push_back({slab->address, slab->bytes, slab->block_bytes, slab->count});
+        for (std::uint32_t i = 0; i < slab->count; ++i) add_block(*slab, i);
+    }
+    std::sort(layout.blocks.begin(), layout.blocks.end(),
+              [](const auto& a, const auto& b) { return a.address < b.address; });
+    for (const auto* list : {&streams_, &captures_}) {
+        for (const Known& each : *list) {
+            const bool lives = each.shelf != nullptr;
+            layout.streams.push_back({lives ? each.shelf->stream.id : 0, list == &captures_,
+                                      !lives || each.shelf->ended});
+        }
+    }
+    return layout;
+}
+
+std::string Pool::check_invariants() {
+    const std::lock_guard guard(lock_);
+    std::unordered_map<const Slab*, std::array<std::uint64_t, 4>> found;
+    std::string wrong;
+    const auto count = [&](const BlockRef& block, State state, ClassIndex index,
+                           const char* where) {
+        if (block.block().state() != state) {
+            wrong += std::string("a block in ") + where + " has another state; ";
+        }
+        if (block.slab->index != index) wrong += "a block is in the bin of another class; ";
+        ++found[block.slab][static_cast<std::size_t>(state)];
+    };
+    for (const auto& cache : caches_) {
+        std::uint64_t bytes = 0;
+        for (ClassIndex index = 0; index < kClasses; ++index) {
+            const Cache::Bin& bin = cache->bins[index];
+            if (bin.low > bin.blocks.size()) wrong += "a low mark of a cache is above its blocks; ";
+            for (const BlockRef& block : bin.blocks) {
+                bytes += block.bytes();
+                count(block, State::cached, index, "a cache");
+            }
+        }
+        if (bytes != cache->bytes) wrong += "the bytes of a cache do not add up; ";
+    }
+    for (auto* list : {&streams_, &captures_}) {
+        for (const Known& each : *list) {
+            if (each.shelf == nullptr) continue;
+            std::uint64_t bytes = 0;
+            for (ClassIndex index = 0; index < kClasses; ++index) {
+                const Shelf::Bin& bin = each.shelf->bins[index];
+                if (std::max(bin.low, bin.leaving) > bin.blocks.size()) {
+                    wrong += "a mark of a shelf is above its blocks; ";
+                }
+                Marks::Number before = 0;
+                for (const auto& [block, mark] : bin.blocks) {
+                    bytes += block.bytes();
+                    count(block, State::shelved, index, "a shelf");
+                    if (mark < before) wrong += "the marks of a shelf are out of order; ";
+                    before = mark;
+                }
+            }
+            if (bytes != each.shelf->bytes) wrong += "the bytes of a shelf do not add up; ";
+        }
+    }
+    std::uint64_t reserved = extents_->idle();
+    const auto check_slab = [&](const Slab& slab) {
+        std::uint64_t live = 0;
+        for (std::uint32_t i = 0; i < slab.count; ++i) {
+            live += slab.blocks[i].state() == State::live;
+        }
+        const auto& in = found[&slab];
+        if (live + in[2] + in[3] + slab.idle.size() != slab.count) {
+            wrong += "a block is nowhere or twice; ";
+        }
+    };
+    for (const auto& [address, slab] : slabs_->all()) check_slab(*slab);
+    for (const auto& [address, slab] : large_) {
+        reserved += slab->extent.bytes;
+        check_slab(*slab);
+    }
+    for (const auto& [address, segment] : slabs_->segments()) {
+        reserved += segment->extent.bytes;
+        if (segment->used.count() + segment->free != segment->spans) {
+            wrong += "the spans of a segment do not add up; ";
+        }
+    }
+    if (reserved != extents_->mapped()) wrong += "the reserved bytes do not add up; ";
+    return wrong + extents_->check();
+}
+
+}  // namespace vramkit::pool

@@ -1,0 +1,139 @@
+// The pool's beginning and end.
+#include "pool/pool.h"
+#include "pool/scopes.h"
+#include "pool/threads.h"
+
+namespace vramkit::pool {
+
+Pool::Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, const Config& config)
+    : id_(next_pool_id()),
+      driver_(std::move(driver)),
+      call_(driver_->call()),
+      device_(device),
+      context_(context),
+      fork_count_(fork_count()),
+      events_(call_),
+      keeper_([this] { return tend(); }) {
+    const auto symbol = [&]<class Function>(Function*& function, const char* name) {
+        function = reinterpret_cast<Function*>(driver_->symbol(name));
+    };
+    symbol(block_allocated_, "simBlockAlloc");
+    symbol(block_freed_, "simBlockFree");
+    symbol(driver_clock_, "simNow");
+    put_in_force(config);
+}
+
+std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUcontext context,
+                                 const Config& config, Failure& why) {
+    if (!is_valid(config, why)) return nullptr;
+    std::shared_ptr<Pool> pool(new Pool(std::move(driver), device, context, config));
+    const SlowPathScope scope(pool->call_, context);
+    size_t card = 0;
+    if (const CUresult result = pool->call_.cuDeviceTotalMem_v2(&card, device);
+        result != CUDA_SUCCESS) {
+        why = Failure::of_driver(result, "cuDeviceTotalMem_v2");
+        return nullptr;
+    }
+    pool->card_bytes_ = card;
+    pool->addresses_ = Addresses::reserve(pool->call_, card, why);
+    if (pool->addresses_ == nullptr) return nullptr;
+    pool->pages_ = Pages::over(pool->addresses_->base(), pool->addresses_->bytes());
+    if (pool->pages_ == nullptr) {
+        why = Failure::bad_value("no host memory for the pool's table of addresses");
+        return nullptr;
+    }
+    pool->extents_ = std::make_unique<Extents>(pool->call_, device, *pool->addresses_);
+    pool->slabs_ = std::make_unique<Slabs>(*pool->pages_);
+    // From here on other threads may tell it of streams.
+    register_pool(pool->id_, *pool);
+    return pool;
+}
+
+Pool::~Pool() {
+    unregister_pool(id_);
+    if (forked()) {
+        // The driver is the parent's: not one call. The thread is not there.
+        keeper_.forget();
+        if (extents_ != nullptr) forget_driver();
+        return;
+    }
+    keeper_.stop();
+    if (extents_ == nullptr || abandoned_) return;
+    // Whatever is still live goes too: nobody can free it any more.
+    const SlowPathScope scope(call_, context_);
+    if (!large_.empty() || slabs_->mapped() > 0) call_.cuCtxSynchronize();
+    for (auto& [address, slab] : large_) extents_->destroy(std::move(slab->extent));
+    for (Extent& extent : slabs_->take_all_segments()) extents_->destroy(std::move(extent));
+    for (const auto& [address, block] : direct_.all()) call_.cuMemFree_v2(address);
+    extents_->release(~std::uint64_t{0}, now() + 1);
+    streams_.clear();
+    captures_.clear();
+    caches_.clear();
+    events_.drop();
+    extents_ = nullptr;
+    addresses_->release();
+}
+
+std::uint64_t Pool::trim(bool wait) {
+    const std::lock_guard guard(lock_);
+    if (abandoned_) return 0;
+    const SlowPathScope scope(call_, context_);
+    reclaim_caches();
+    collect_all(wait);
+    free_segments(true);
+    const std::uint64_t released = release_idle(now() + 1);
+    events_.drop();
+    return released;
+}
+
+bool Pool::close(Failure& why) {
+    {
+        const std::lock_guard guard(lock_);
+        if (closed()) return true;
+        if (const std::int64_t live = usage_.live(); live > 0) {
+            why = Failure::bad_value("the pool cannot close: " + std::to_string(live) +
+                                     " bytes are still in use");
+            return false;
+        }
+        const SlowPathScope scope(call_, context_);
+        reclaim_caches();
+        collect_all(true);
+        free_segments(true);
+        release_idle(now() + 1);
+        events_.drop();
+        closed_.store(true, std::memory_order_release);
+        // What the driver refused to take, and what is a graph's, is tried again at the end of the
+        // pool.
+        if (extents_->mapped() == 0) {
+            pages_->shut();
+            addresses_->release();
+        }
+    }
+    keeper_.stop();
+    return true;
+}
+
+void Pool::abandon() {
+    {
+        const std::lock_guard guard(lock_);
+        abandoned_ = true;
+        closed_.store(true, std::memory_order_release);
+        forget_driver();
+    }
+    keeper_.stop();
+}
+
+void Pool::forget_driver() {
+    for (auto* list : {&streams_, &captures_}) {
+        for (Known& each : *list) {
+            if (each.shelf != nullptr) each.shelf->marks.forget();
+        }
+    }
+    events_.forget();
+    direct_.clear();
+    extents_->forget();
+    pages_->shut();
+    addresses_->forget();
+}
+
+}  // namespace vramkit::pool

@@ -1,0 +1,127 @@
+// What a stream's threads have freed and do not keep themselves: theirs again at once, another
+// stream's behind a mark.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "pool/marks.h"
+#include "pool/types.h"
+
+namespace vramkit::pool {
+
+// Under its own lock, which is taken after the pool's and before owner words. Driver calls are made
+// with it only to record marks and to ask for them.
+class Shelf {
+  public:
+    struct Shelved {
+        BlockRef block;
+        Marks::Number mark = 0;  // anybody may have the block when this has passed
+    };
+    struct Bin {
+        std::vector<Shelved> blocks;  // in the order of their marks
+        std::size_t low = 0;          // fewest since the last look: these the stream did not need
+        std::size_t unneeded = 0;     // came from caches that did not need them
+        std::size_t leaving = 0;      // of the oldest: these go as soon as their work is done
+    };
+
+    Shelf(Events& events, std::uint32_t number_, StreamRef stream_)
+        : number(number_), stream(stream_), marks(events) {}
+
+    const std::uint32_t number;
+    StreamRef stream;
+    std::mutex lock;
+    Marks marks;
+    // The stream is no more; what is freed later waits for its last mark.
+    bool ended = false;
+    Marks::Number last_mark = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t hits = 0;      // requests served from here since the last reset
+    std::uint64_t recorded = 0;  // marks likewise
+    std::array<Bin, kClasses> bins;
+
+    void put(BlockRef block) {
+        block.block().set(State::shelved, number, 0);
+        bins[block.slab->index].blocks.push_back({block, ended ? last_mark : marks.open()});
+        bytes += block.bytes();
+    }
+    // The newest block of a class, for the stream itself.
+    BlockRef take_newest(ClassIndex index) {
+        Bin& bin = bins[index];
+        if (bin.blocks.empty()) return {};
+        const BlockRef block = bin.blocks.back().block;
+        bin.blocks.pop_back();
+        bin.low = std::min(bin.low, bin.blocks.size());
+        bin.leaving = std::min(bin.leaving, bin.blocks.size());
+        bytes -= block.bytes();
+        return block;
+    }
+    // The oldest block of a class for another stream, which waits on the GPU for its mark.
+    BlockRef take_oldest(ClassIndex index, CUstream waits) {
+        Bin& bin = bins[index];
+        if (bin.blocks.empty()) return {};
+        if (!marks.is_recorded(bin.blocks.front().mark)) mark();
+        if (!marks.wait_on_gpu(bin.blocks.front().mark, waits)) return {};
+        const BlockRef block = bin.blocks.front().block;
+        bin.blocks.erase(bin.blocks.begin());
+        bin.low = std::min(bin.low, bin.blocks.size());
+        bin.leaving -= std::min<std::size_t>(bin.leaving, 1);
+        bytes -= block.bytes();
+        return block;
+    }
+    // The oldest `most` blocks of a class that have passed, for anybody.
+    void take_passed(ClassIndex index, std::size_t most, std::vector<BlockRef>& out) {
+        Bin& bin = bins[index];
+        std::size_t count = 0;
+        while (count < bin.blocks.size() && count < most &&
+               marks.has_passed(bin.blocks[count].mark)) {
+            out.push_back(bin.blocks[count].block);
+            bytes -= bin.blocks[count].block.bytes();
+            ++count;
+        }
+        bin.blocks.erase(bin.blocks.begin(),
+                         bin.blocks.begin() + static_cast<std::ptrdiff_t>(count));
+        bin.low = std::min(bin.low, bin.blocks.size());
+        bin.leaving -= std::min(bin.leaving, count);
+    }
+    bool has_unmarked() const {
+        for (const Bin& bin : bins) {
+            if (!bin.blocks.empty() && !marks.is_recorded(bin.blocks.back().mark)) return true;
+        }
+        return false;
+    }
+    // Whether another thread than one that was just given the stream may use its handle. That of
+    // the per-thread default stream means another stream on every thread.
+    bool can_mark() const {
+        return stream.told && !ended && stream.capture == 0 &&
+               stream.handle != VRAMKIT_STREAM_PER_THREAD;
+    }
+    // Marks what is unmarked, where that can be done.
+    void mark() {
+        if (can_mark() && has_unmarked() && marks.record(stream.handle)) ++recorded;
+    }
+    // The same on a thread that the stream was just given to.
+    void mark_here() {
+        if (names_the_stream_here() && has_unmarked() && marks.record(stream.handle)) ++recorded;
+    }
+    // The stream is about to go: the last mark, while it lives.
+    void end() {
+        last_mark = marks.open();
+        if (stream.capture == 0 && names_the_stream_here() && marks.record(stream.handle)) {
+            ++recorded;
+        }
+        ended = true;
+    }
+
+  private:
+    bool names_the_stream_here() const {
+        if (stream.handle != VRAMKIT_STREAM_PER_THREAD) return true;
+        unsigned long long id = 0;
+        return marks.call().cuStreamGetId(stream.handle, &id) == CUDA_SUCCESS && id == stream.id;
+    }
+};
+
+}  // namespace vramkit::pool

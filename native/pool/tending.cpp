@@ -1,0 +1,167 @@
+// What the pool does with time: by its background thread, or by step().
+#include <algorithm>
+#include <chrono>
+
+#include "pool/pool.h"
+#include "pool/scopes.h"
+
+namespace vramkit::pool {
+namespace {
+
+constexpr std::int64_t kMillisecond = 1'000'000;
+constexpr std::int64_t kSoon = 2 * kMillisecond;
+constexpr std::int64_t kSeldom = 60'000 * kMillisecond;
+constexpr std::size_t kOldPlaces = 64;  // unmapped in one step, at about 20 us each
+
+}  // namespace
+
+// The driver's clock where it has one: simulated time passes in its own way.
+std::int64_t Pool::now() const {
+    if (driver_clock_ != nullptr) return static_cast<std::int64_t>(driver_clock_());
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
+
+bool Pool::step() {
+    const std::lock_guard guard(lock_);
+    if (closed()) return false;
+    const SlowPathScope scope(call_, context_);
+    const std::int64_t time = now();
+    drop_ended();
+    if (config_.decay_ms > 0 && time >= next_decay_) {
+        decay();
+        next_decay_ = time + static_cast<std::int64_t>(config_.decay_ms) * kMillisecond / 2;
+    }
+    const bool awaited = collect_leaving();
+    if (config_.decay_ms > 0) {
+        release_idle(time - static_cast<std::int64_t>(config_.decay_ms) * kMillisecond / 2);
+    }
+    if (time >= next_defrag_) {
+        look_at_sizes();
+        if (config_.enable_defrag && fragmentation_rate() > config_.defrag_threshold) {
+            Failure why;
+            free_segments(true);
+            slow_.moved += extents_->join(extents_->idle(), why);
+        }
+        next_defrag_ = time + static_cast<std::int64_t>(config_.defrag_interval_ms) * kMillisecond;
+    }
+    map_ahead();
+    return !extents_->unmap_old(kOldPlaces) || awaited;
+}
+
+// What nobody needed since the last look, half a decay time ago: from caches to shelves, and from
+// there as soon as its work is done.
+void Pool::decay() {
+    for (const auto& cache : caches_) {
+        if (cache->shelf == nullptr) continue;
+        Shelf& shelf = *cache->shelf;
+        const std::lock_guard guard(shelf.lock);
+        if (shelf.ended) continue;
+        cache->take_for_sure();
+        for (Cache::Bin& bin : cache->bins) {
+            const auto end = bin.blocks.begin() + static_cast<std::ptrdiff_t>(bin.low);
+            for (auto each = bin.blocks.begin(); each != end; ++each) {
+                cache->bytes -= each->bytes();
+                shelf.put(*each);
+                ++shelf.bins[each->slab->index].unneeded;
+            }
+            bin.blocks.erase(bin.blocks.begin(), end);
+            bin.low = bin.blocks.size();
+        }
+        cache->leave();
+    }
+    for (Known& each : streams_) {
+        if (each.shelf == nullptr) continue;
+        const std::lock_guard guard(each.shelf->lock);
+        bool any = false;
+        for (Shelf::Bin& bin : each.shelf->bins) {
+            // The oldest go, though those of the caches came last: only their number matters.
+            bin.leaving = std::min(bin.blocks.size(), std::max(bin.leaving, bin.low) + bin.unneeded);
+            bin.unneeded = 0;
+            bin.low = bin.blocks.size();
+            any |= bin.leaving > 0;
+        }
+        if (any) each.shelf->mark();
+    }
+}
+
+// True: some wait for their marks.
+bool Pool::collect_leaving() {
+    bool awaited = false;
+    for (Known& each : streams_) {
+        if (each.shelf == nullptr) continue;
+        Shelf& shelf = *each.shelf;
+        const std::lock_guard guard(shelf.lock);
+        const auto leaves = [](const Shelf::Bin& bin) { return bin.leaving > 0; };
+        if (std::none_of(shelf.bins.begin(), shelf.bins.end(), leaves)) continue;
+        shelf.marks.ask();
+        for (ClassIndex index = 0; index < kClasses; ++index) {
+            if (!leaves(shelf.bins[index])) continue;
+            collect(shelf, index, shelf.bins[index].leaving);
+            awaited |= leaves(shelf.bins[index]) && shelf.can_mark();
+        }
+    }
+    return awaited;
+}
+
+// The largest class asked for in the interval that ends now.
+void Pool::look_at_sizes() {
+    largest_before_ = largest_;
+    largest_ = 0;
+    for (const auto& cache : caches_) {
+        cache->take_for_sure();
+        largest_before_ = std::max(largest_before_, cache->largest);
+        cache->largest = 0;
+        cache->leave();
+    }
+}
+
+// After a growth, the next segment: the thread that needs it then finds it mapped.
+void Pool::map_ahead() {
+    if (!grew_) return;
+    grew_ = false;
+    const std::uint64_t bytes = next_segment_bytes();
+    size_t free = 0, total = 0;
+    if (call_.cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS) return;
+    // Not the last of the card: others live there too.
+    if (slabs_->mapped() == 0 || extents_->idle() + slabs_->free_span_bytes() >= bytes ||
+        bytes > may_grow() || free < total / 16) {
+        return;
+    }
+    Failure why;
+    if (std::optional<Extent> extent = extents_->create(bytes, why)) {
+        ++slow_.device_growths;
+        peak_reserved_ = std::max(peak_reserved_, extents_->mapped() + direct_.bytes());
+        extents_->give(std::move(*extent), now());
+    }
+}
+
+std::uint64_t Pool::defragment(Failure& why) {
+    const std::lock_guard guard(lock_);
+    if (closed()) {
+        why = Failure::closed();
+        return 0;
+    }
+    const SlowPathScope scope(call_, context_);
+    reclaim_caches();
+    collect_all(false);
+    free_segments(true);
+    const std::uint64_t moved = extents_->join(extents_->idle(), why);
+    slow_.moved += moved;
+    extents_->unmap_old(~std::size_t{0});
+    return moved;
+}
+
+// Of the background thread: one step, and the time until the next.
+std::int64_t Pool::tend() {
+    if (forked()) return kSeldom;
+    if (step()) return kSoon;
+    const std::lock_guard guard(lock_);
+    if (closed()) return kSeldom;
+    std::uint64_t pause = config_.defrag_interval_ms;
+    if (config_.decay_ms > 0) pause = std::min(pause, config_.decay_ms / 2);
+    return std::clamp(static_cast<std::int64_t>(pause) * kMillisecond, kSoon, kSeldom);
+}
+
+}  // namespace vramkit::pool
