@@ -322,6 +322,24 @@ TEST(memory_with_an_old_place_goes_only_when_that_is_unmapped) {
     bench.well();
 }
 
+TEST(a_destroyed_extent_counts_until_its_old_places_are_unmapped) {
+    Bench bench;
+    Extents& extents = *bench.extents;
+    bench.scatter({2, 3});
+    Failure why;
+    bench.hold(extents.compose(5 * kPage, 0, why));
+    const std::uint64_t mapped = extents.mapped(), free = free_on_card();
+    extents.destroy(bench.held.back());
+    bench.held.pop_back();
+    CHECK_EQUAL(extents.mapped(), mapped);
+    CHECK_EQUAL(free_on_card(), free);
+    bench.well();
+    CHECK(extents.unmap_old(2));
+    CHECK_EQUAL(extents.mapped(), mapped - 5 * kPage);
+    CHECK_EQUAL(free_on_card(), free + 5 * kPage);
+    bench.well();
+}
+
 TEST(what_the_driver_refuses_to_take_stays_or_is_tried_again) {
     Bench bench;
     Extents& extents = *bench.extents;

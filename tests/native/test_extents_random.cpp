@@ -190,8 +190,13 @@ TEST(ten_thousand_random_steps_agree_with_a_simple_reference) {
                 if (moved == 0) break;
                 ++joined;
                 CHECK_EQUAL(extents.largest_idle(), idle);
+                std::int64_t newest = 0;
+                for (const auto& [address, entry] : reference.idle) {
+                    newest = std::max(newest, entry.since);
+                }
                 reference.idle.clear();
                 extents.each_idle([&](const Extent& extent, std::int64_t since) {
+                    CHECK_EQUAL(since, newest);
                     reference.give(extent, since);
                 });
                 break;
