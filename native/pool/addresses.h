@@ -1,0 +1,54 @@
+// The pool's addresses: one reservation, and the holes in it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "pool/types.h"
+
+namespace vramkit::pool {
+
+// Sizes and addresses are multiples of kPage. Called with the pool's lock held.
+class Addresses {
+  public:
+    // Four times the card: addresses cost nothing, and a hole between extents of different sizes
+    // then hardly ever matters.
+    static std::unique_ptr<Addresses> reserve(const DriverTable& call, std::uint64_t card_bytes,
+                                              Failure& why);
+    ~Addresses() { release(); }
+    Addresses(const Addresses&) = delete;
+    Addresses& operator=(const Addresses&) = delete;
+
+    std::uint64_t base() const { return base_; }
+    std::uint64_t bytes() const { return bytes_; }  // 0: given back
+
+    // The start of the smallest hole that fits, then the lowest. 0: none fits.
+    std::uint64_t take(std::uint64_t bytes);
+    // Exactly these addresses. False: some of them are taken, and nothing has changed.
+    bool take_at(std::uint64_t address, std::uint64_t bytes);
+    void give(std::uint64_t address, std::uint64_t bytes);
+    const std::map<std::uint64_t, std::uint64_t>& holes() const { return holes_; }  // begin -> end
+
+    // Gives the reservation back; nothing may be mapped in it.
+    void release();
+    // The driver no longer knows the reservation.
+    void forget();
+
+  private:
+    using Holes = std::map<std::uint64_t, std::uint64_t>;
+
+    Addresses(const DriverTable& call, std::uint64_t base, std::uint64_t bytes);
+    void add(std::uint64_t begin, std::uint64_t end);
+    Holes::iterator remove(Holes::iterator hole);
+
+    const DriverTable& call_;
+    std::uint64_t base_;
+    std::uint64_t bytes_;
+    Holes holes_;
+    std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;  // bytes, begin
+};
+
+}  // namespace vramkit::pool

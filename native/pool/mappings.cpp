@@ -1,0 +1,120 @@
+// Create, map, set access; and back, now or later.
+#include "pool/mappings.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "pool/failures.h"
+
+namespace vramkit::pool {
+
+Mappings::~Mappings() {
+    unmap_old(kEveryPlace);
+    for (const Piece& piece : unreleased_) call_.cuMemRelease(piece.handle);
+}
+
+std::optional<Piece> Mappings::create(std::uint64_t bytes, Failure& why) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_};
+    Piece piece{0, bytes};
+    if (failed(call_.cuMemCreate(&piece.handle, bytes, &properties, 0), "cuMemCreate", why)) {
+        return std::nullopt;
+    }
+    created_ += bytes;
+    return piece;
+}
+
+std::uint64_t Mappings::map(std::span<const Piece> pieces, Failure& why) {
+    std::uint64_t bytes = 0;
+    for (const Piece& piece : pieces) bytes += piece.bytes;
+    std::uint64_t address = addresses_.take(bytes);
+    if (address == 0 && !old_.empty()) {
+        unmap_old(kEveryPlace);
+        address = addresses_.take(bytes);
+    }
+    if (address == 0) {
+        note_shortage("addresses of the pool", why);
+        return 0;
+    }
+    return map_at(address, pieces, why) ? address : 0;
+}
+
+bool Mappings::map_at(std::uint64_t address, std::span<const Piece> pieces, Failure& why) {
+    const std::uint64_t begin = address;
+    std::uint64_t end = begin;
+    for (const Piece& piece : pieces) end += piece.bytes;
+    std::size_t mapped = 0;
+    for (const Piece& piece : pieces) {
+        if (failed(call_.cuMemMap(address, piece.bytes, 0, piece.handle, 0), "cuMemMap", why)) {
+            break;
+        }
+        address += piece.bytes;
+        ++mapped;
+    }
+    const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, device_},
+                                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    if (mapped == pieces.size() &&
+        !failed(call_.cuMemSetAccess(begin, end - begin, &access, 1), "cuMemSetAccess", why)) {
+        return true;
+    }
+    if (address < end) addresses_.give(address, end - address);
+    address = begin;
+    for (const Piece& piece : pieces.first(mapped)) {
+        const Place place{address, piece};
+        if (!unmap(place)) leave(place);
+        address += piece.bytes;
+    }
+    return false;
+}
+
+bool Mappings::unmap(const Place& place) {
+    if (call_.cuMemUnmap(place.address, place.piece.bytes) != CUDA_SUCCESS) return false;
+    addresses_.give(place.address, place.piece.bytes);
+    return true;
+}
+
+void Mappings::leave(const Place& place) {
+    old_.push_back(place);
+    ++places_left_[place.piece.handle];
+}
+
+bool Mappings::unmap_old(std::size_t at_most) {
+    for (std::size_t tries = std::min(at_most, old_.size()); tries > 0; --tries) {
+        const Place place = old_.front();
+        old_.pop_front();
+        if (!unmap(place)) {
+            old_.push_back(place);
+            continue;
+        }
+        const auto left = places_left_.find(place.piece.handle);
+        if (--left->second == 0) places_left_.erase(left);
+    }
+    for (const Piece& piece : std::exchange(unreleased_, {})) release(piece);
+    return old_.empty();
+}
+
+bool Mappings::release(const Piece& piece) {
+    const bool gone = !has_old_place(piece) && call_.cuMemRelease(piece.handle) == CUDA_SUCCESS;
+    if (gone) {
+        created_ -= piece.bytes;
+    } else {
+        unreleased_.push_back(piece);
+    }
+    return gone;
+}
+
+std::uint64_t Mappings::unreleased() const {
+    return std::accumulate(unreleased_.begin(), unreleased_.end(), std::uint64_t{0},
+                           [](std::uint64_t sum, const Piece& piece) { return sum + piece.bytes; });
+}
+
+void Mappings::forget() {
+    created_ = 0;
+    old_.clear();
+    places_left_.clear();
+    unreleased_.clear();
+}
+
+}  // namespace vramkit::pool

@@ -1,0 +1,85 @@
+// Handles of the card's memory and the places where they are mapped: the driver calls behind the
+// extents, and what the driver refused of them.
+//
+// A handle is created, mapped at one place or for a time at two, and released. Costs on an H200, a
+// handle: create 15 us, map 1, set access 30, unmap 20, release 19; one call over n handles costs n
+// times as much. None of them waits for kernels.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "pool/addresses.h"
+#include "pool/types.h"
+
+namespace vramkit::pool {
+
+// One handle: the driver maps it whole or not at all.
+struct Piece {
+    CUmemGenericAllocationHandle handle = 0;
+    std::uint64_t bytes = 0;
+};
+
+// A piece mapped at an address.
+struct Place {
+    std::uint64_t address = 0;
+    Piece piece;
+};
+
+inline constexpr std::size_t kEveryPlace = std::numeric_limits<std::size_t>::max();
+
+// Called with the pool's lock held.
+class Mappings {
+  public:
+    Mappings(const DriverTable& call, int device, Addresses& addresses)
+        : call_(call), device_(device), addresses_(addresses) {}
+    // Unmaps the old places and releases what was left unreleased, whatever the driver says.
+    ~Mappings();
+    Mappings(const Mappings&) = delete;
+    Mappings& operator=(const Mappings&) = delete;
+
+    // A new handle, mapped nowhere yet.
+    std::optional<Piece> create(std::uint64_t bytes, Failure& why);
+    // Maps the pieces side by side for reading and writing, and returns where. 0: none is mapped
+    // there, or is and became an old place.
+    std::uint64_t map(std::span<const Piece> pieces, Failure& why);
+    // The same at addresses that the caller has taken; they are given back on failure.
+    bool map_at(std::uint64_t address, std::span<const Piece> pieces, Failure& why);
+    // Unmaps one place and gives its addresses back. False: the driver refused, and it is mapped
+    // still.
+    bool unmap(const Place& place);
+
+    // The piece is used elsewhere, or no more: this place is unmapped later.
+    void leave(const Place& place);
+    // Tries to unmap `at_most` old places, and then to release what was put off. True: no old place
+    // is left. One that the driver refuses goes to the end of the list.
+    bool unmap_old(std::size_t at_most);
+    bool has_old_place(const Piece& piece) const { return places_left_.contains(piece.handle); }
+
+    // Gives the handle back to the driver. False: put off until the next unmap_old, since it has an
+    // old place, and its memory would stay, or the driver refused.
+    bool release(const Piece& piece);
+
+    std::uint64_t created() const { return created_; }  // bytes of handles not yet released
+    std::uint64_t unreleased() const;                   // bytes of those put off
+    const std::deque<Place>& old_places() const { return old_; }
+
+    // The driver no longer knows anything.
+    void forget();
+
+  private:
+    const DriverTable& call_;
+    int device_;
+    Addresses& addresses_;
+    std::uint64_t created_ = 0;
+    std::deque<Place> old_;
+    std::unordered_map<CUmemGenericAllocationHandle, std::uint32_t> places_left_;  // old ones
+    std::vector<Piece> unreleased_;
+};
+
+}  // namespace vramkit::pool
