@@ -1,4 +1,5 @@
 // Exported calls: stream capture, and graphs made by it.
+#include "sim/background.h"
 #include "sim/call.h"
 
 using namespace vramkit::sim;
@@ -68,6 +69,7 @@ CUresult launch(Call& call, CUgraphExec handle, CUstream stream_handle) {
             Core::depend(operation, executable->last->pending);
         }
         executable->last = operation->milestone = std::make_shared<Milestone>(operation);
+        operation->keeps = executable;
         machine.order_for_checker(*stream);
         if (machine.settings.checker) Checker::order_after(stream->actor, executable->clock);
         for (const Touch& touch : node.touches) {
@@ -208,8 +210,13 @@ SIM_EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* c
 SIM_EXPORT CUresult cuGraphExecDestroy(CUgraphExec executable) {
     return run(CallId::cuGraphExecDestroy, SIM_RETURN_ADDRESS, Needs::initialised, 0,
                [&](Call& call) {
-                   return call.machine().captures.drop(executable) ? CUDA_SUCCESS
-                                                                   : CUDA_ERROR_INVALID_VALUE;
+                   Captures& captures = call.machine().captures;
+                   if (!captures.drop(executable)) return CUDA_ERROR_INVALID_VALUE;
+                   if (captures.keeps_objects()) {
+                       start_background(simulation());
+                       simulation().changed.notify_all();
+                   }
+                   return CUDA_SUCCESS;
                });
 }
 

@@ -106,6 +106,8 @@ void Captures::finish(const std::shared_ptr<Capture>& capture) {
         stream->tips.clear();
     }
     capture->streams.clear();
+    // Events may remember the capture; what its graph refers to is no longer theirs to keep.
+    capture->graph.reset();
     std::erase(active_, capture);
 }
 
@@ -229,15 +231,32 @@ CUgraph Captures::keep(std::shared_ptr<Graph> graph) {
 }
 
 std::shared_ptr<Graph> Captures::find(CUgraph handle) const {
-    const auto it = graphs_.find(handle);
-    return it == graphs_.end() ? nullptr : it->second;
+    if (const auto it = graphs_.find(handle); it != graphs_.end()) return it->second;
+    for (const auto& capture : active_) {
+        if (reinterpret_cast<CUgraph>(capture->graph.get()) == handle) return capture->graph;
+    }
+    return nullptr;
 }
 
-bool Captures::drop(CUgraph handle) { return graphs_.erase(handle) > 0; }
+bool Captures::drop(CUgraph handle) {
+    const auto it = graphs_.find(handle);
+    if (it == graphs_.end()) return false;
+    it->second->objects.clear();  // executables share the nodes alone
+    graphs_.erase(it);
+    return true;
+}
 
 CUgraphExec Captures::instantiate(const std::shared_ptr<Graph>& graph) {
+    const bool complete = graphs_.contains(reinterpret_cast<CUgraph>(graph.get()));
     auto executable = std::make_shared<GraphExecutable>();
+    executable->objects = graph->objects;
     executable->graph = graph;
+    if (!complete) {
+        // Of a graph still being captured: as it is now.
+        auto so_far = std::make_shared<Graph>();
+        so_far->nodes = graph->nodes;
+        executable->graph = std::move(so_far);
+    }
     const auto handle = reinterpret_cast<CUgraphExec>(executable.get());
     executables_.emplace(handle, std::move(executable));
     return handle;
@@ -248,6 +267,17 @@ std::shared_ptr<GraphExecutable> Captures::find(CUgraphExec handle) const {
     return it == executables_.end() ? nullptr : it->second;
 }
 
-bool Captures::drop(CUgraphExec handle) { return executables_.erase(handle) > 0; }
+bool Captures::drop(CUgraphExec handle) {
+    const auto it = executables_.find(handle);
+    if (it == executables_.end()) return false;
+    if (!it->second->objects.none()) dropped_.push_back(it->second);
+    executables_.erase(it);
+    return true;
+}
+
+bool Captures::keeps_objects() {
+    std::erase_if(dropped_, [](const auto& executable) { return executable.expired(); });
+    return !dropped_.empty();
+}
 
 }  // namespace vramkit::sim

@@ -16,6 +16,7 @@
 #include "sim/clock.h"
 #include "sim/kernels.h"
 #include "sim/operation.h"
+#include "sim/user_objects.h"
 
 namespace vramkit::sim {
 
@@ -31,10 +32,13 @@ struct GraphNode {
 
 struct Graph {
     std::vector<GraphNode> nodes;  // each one stands behind those it comes after
+    ObjectReferences objects;      // until the program destroys it, or its capture comes to nothing
 };
 
+// A launch keeps its executable until it is over, destroyed or not.
 struct GraphExecutable {
     std::shared_ptr<const Graph> graph;
+    ObjectReferences objects;
     // Launches of one executable follow each other, on whatever streams they are.
     std::shared_ptr<Milestone> last;
     Clock clock;
@@ -50,8 +54,8 @@ struct Capture {
     // Nothing can come of it: events recorded in it stand for nothing any more.
     bool over() const { return invalidated || ended; }
     std::vector<Stream*> streams;  // the origin and those that have joined
-    std::shared_ptr<Graph> graph = std::make_shared<Graph>();
-    std::vector<Touch> touches;  // of the node being issued
+    std::shared_ptr<Graph> graph = std::make_shared<Graph>();  // null once it has ended
+    std::vector<Touch> touches;                                // of the node being issued
 };
 
 // What a call wants of the stream it names.
@@ -92,11 +96,15 @@ class Captures {
     static void add(Stream& stream, const Operation& operation);
 
     CUgraph keep(std::shared_ptr<Graph> graph);
+    // One that is being captured can be found too, though not dropped.
     std::shared_ptr<Graph> find(CUgraph handle) const;
     bool drop(CUgraph handle);
     CUgraphExec instantiate(const std::shared_ptr<Graph>& graph);
     std::shared_ptr<GraphExecutable> find(CUgraphExec handle) const;
     bool drop(CUgraphExec handle);
+    // Whether a launch under way keeps user objects of an executable that was dropped: the program
+    // may wait for their callbacks without calling the driver.
+    bool keeps_objects();
     std::size_t graphs() const { return graphs_.size(); }
     std::size_t executables() const { return executables_.size(); }
 
@@ -107,6 +115,7 @@ class Captures {
     std::uint64_t next_id_ = 1;
     std::map<CUgraph, std::shared_ptr<Graph>> graphs_;
     std::map<CUgraphExec, std::shared_ptr<GraphExecutable>> executables_;
+    std::vector<std::weak_ptr<GraphExecutable>> dropped_;  // with user objects
 };
 
 }  // namespace vramkit::sim
