@@ -107,6 +107,13 @@ typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st {
     CUgraphInstantiateResult result_out;
 } CUDA_GRAPH_INSTANTIATE_PARAMS;
 
+typedef struct CUgraphEdgeData_st {
+    unsigned char from_port;
+    unsigned char to_port;
+    unsigned char type;
+    unsigned char reserved[5];
+} CUgraphEdgeData;
+
 typedef enum CUuserObject_flags_enum {
     CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 1,
 } CUuserObject_flags;
@@ -328,7 +335,6 @@ typedef struct CUlaunchConfig_st {
 } CUlaunchConfig;
 
 typedef struct CUctxCreateParams_st CUctxCreateParams;
-typedef struct CUgraphEdgeData_st CUgraphEdgeData;
 
 typedef void (*CUhostFn)(void* userData);
 typedef void (*CUstreamCallback)(CUstream hStream, CUresult status, void* userData);

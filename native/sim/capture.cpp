@@ -23,17 +23,19 @@ void add_tips(std::vector<NodeIndex>& tips, const std::vector<NodeIndex>& more) 
 
 // Whether the origin comes after everything that the other streams have captured.
 bool joined(const Capture& capture) {
-    const std::vector<GraphNode>& nodes = capture.graph->nodes;
+    const auto& nodes = capture.graph->nodes;
     std::vector<bool> before(nodes.size(), false);
     for (const NodeIndex tip : capture.origin->tips) before[tip] = true;
     for (std::size_t i = nodes.size(); i-- > 0;) {
         if (!before[i]) continue;
         for (const NodeIndex earlier : nodes[i].after) before[earlier] = true;
     }
-    return std::all_of(capture.streams.begin(), capture.streams.end(), [&](const Stream* each) {
-        return std::all_of(each->tips.begin(), each->tips.end(),
-                           [&](NodeIndex tip) { return before[tip]; });
-    });
+    const auto all_before = [&](const std::vector<NodeIndex>& tips) {
+        return std::all_of(tips.begin(), tips.end(), [&](NodeIndex tip) { return before[tip]; });
+    };
+    return all_before(capture.left) &&
+           std::all_of(capture.streams.begin(), capture.streams.end(),
+                       [&](const Stream* each) { return all_before(each->tips); });
 }
 
 }  // namespace
@@ -114,10 +116,10 @@ void Captures::finish(const std::shared_ptr<Capture>& capture) {
 void Captures::leave(Stream& stream) {
     const std::shared_ptr<Capture> capture = stream.capture;
     if (capture == nullptr) return;
-    invalidate(*capture);
     if (capture->origin == &stream) {
         finish(capture);
     } else {
+        add_tips(capture->left, stream.tips);
         std::erase(capture->streams, &stream);
         stream.capture.reset();
     }

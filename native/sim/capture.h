@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <vector>
@@ -31,8 +32,9 @@ struct GraphNode {
 };
 
 struct Graph {
-    std::vector<GraphNode> nodes;  // each one stands behind those it comes after
-    ObjectReferences objects;      // until the program destroys it, or its capture comes to nothing
+    // Each one stands behind those it comes after. Their addresses are handles, and stay.
+    std::deque<GraphNode> nodes;
+    ObjectReferences objects;  // until the program destroys it, or its capture comes to nothing
 };
 
 // A launch keeps its executable until it is over, destroyed or not.
@@ -54,6 +56,7 @@ struct Capture {
     // Nothing can come of it: events recorded in it stand for nothing any more.
     bool over() const { return invalidated || ended; }
     std::vector<Stream*> streams;  // the origin and those that have joined
+    std::vector<NodeIndex> left;   // tips of joined streams that were destroyed
     std::shared_ptr<Graph> graph = std::make_shared<Graph>();  // null once it has ended
     std::vector<Touch> touches;                                // of the node being issued
 };
@@ -73,7 +76,8 @@ class Captures {
     // The graph is null where the capture came to nothing. An end by the wrong thread is one too.
     CUresult end(Stream& stream, std::uint32_t thread, std::shared_ptr<Graph>& graph);
     static void invalidate(Capture& capture) { capture.invalidated = true; }
-    // The stream is destroyed: its capture cannot go on, and ends where it began here.
+    // The stream is destroyed. A capture that began here ends; one it has joined goes on, and what
+    // it added there has to be joined all the same.
     void leave(Stream& stream);
 
     // Whether a call may go on that issues to a stream or waits for it. What is refused here

@@ -39,6 +39,9 @@ struct Stream : std::enable_shared_from_this<Stream> {
     Actor actor;
     std::shared_ptr<Capture> capture;  // that takes what is issued here; null: it runs
     std::vector<NodeIndex> tips;
+    // The answer of the newest cuStreamGetCaptureInfo, which points here.
+    std::vector<CUgraphNode> dependencies;
+    std::vector<CUgraphEdgeData> edges;
 };
 
 struct Event {
