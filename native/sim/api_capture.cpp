@@ -1,4 +1,5 @@
 // Exported calls: stream capture, and graphs made by it.
+#include "sim/background.h"
 #include "sim/call.h"
 
 using namespace vramkit::sim;
@@ -17,11 +18,11 @@ CUstreamCaptureStatus status_of(const Stream& stream) {
                                        : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
-// The graph is named as the end of its capture will name it. Its nodes are not told: nobody may add
-// to them by hand.
+// The graph is named as the end of its capture will name it. Of an invalidated capture only that is
+// told: documented are answers about an active one.
 CUresult ask(Call& call, CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id = nullptr,
              CUgraph* graph = nullptr, const CUgraphNode** nodes = nullptr,
-             size_t* count = nullptr) {
+             const CUgraphEdgeData** edges = nullptr, size_t* count = nullptr) {
     std::shared_ptr<Stream> stream;
     const CUresult found = call.find(handle, stream, Purpose::ask);
     if (found != CUDA_SUCCESS) return found;
@@ -32,10 +33,20 @@ CUresult ask(Call& call, CUstream handle, CUstreamCaptureStatus* status, cuuint6
     }
     *status = status_of(*stream);
     if (nodes != nullptr) *nodes = nullptr;
+    if (edges != nullptr) *edges = nullptr;
     if (count != nullptr) *count = 0;
-    if (stream->capture == nullptr) return CUDA_SUCCESS;
+    if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
+    Graph& captured = *stream->capture->graph;
     if (id != nullptr) *id = stream->capture->id;
-    if (graph != nullptr) *graph = reinterpret_cast<CUgraph>(stream->capture->graph.get());
+    if (graph != nullptr) *graph = reinterpret_cast<CUgraph>(&captured);
+    stream->dependencies.clear();
+    for (const NodeIndex tip : stream->tips) {
+        stream->dependencies.push_back(reinterpret_cast<CUgraphNode>(&captured.nodes[tip]));
+    }
+    stream->edges.assign(stream->tips.size(), CUgraphEdgeData{});
+    if (nodes != nullptr) *nodes = stream->dependencies.data();
+    if (edges != nullptr) *edges = stream->edges.data();
+    if (count != nullptr) *count = stream->dependencies.size();
     return CUDA_SUCCESS;
 }
 
@@ -68,6 +79,7 @@ CUresult launch(Call& call, CUgraphExec handle, CUstream stream_handle) {
             Core::depend(operation, executable->last->pending);
         }
         executable->last = operation->milestone = std::make_shared<Milestone>(operation);
+        operation->keeps = executable;
         machine.order_for_checker(*stream);
         if (machine.settings.checker) Checker::order_after(stream->actor, executable->clock);
         for (const Touch& touch : node.touches) {
@@ -117,19 +129,18 @@ SIM_EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* 
 SIM_EXPORT CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status,
                                               cuuint64_t* id, CUgraph* graph,
                                               const CUgraphNode** nodes, size_t* count) {
-    return run(CallId::cuStreamGetCaptureInfo_v2, SIM_RETURN_ADDRESS, Needs::stream, 0,
-               [&](Call& call) { return ask(call, stream, status, id, graph, nodes, count); });
+    return run(
+        CallId::cuStreamGetCaptureInfo_v2, SIM_RETURN_ADDRESS, Needs::stream, 0,
+        [&](Call& call) { return ask(call, stream, status, id, graph, nodes, nullptr, count); });
 }
 
 SIM_EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status,
                                               cuuint64_t* id, CUgraph* graph,
                                               const CUgraphNode** nodes,
                                               const CUgraphEdgeData** edges, size_t* count) {
-    return run(CallId::cuStreamGetCaptureInfo_v3, SIM_RETURN_ADDRESS, Needs::stream, 0,
-               [&](Call& call) {
-                   if (edges != nullptr) *edges = nullptr;
-                   return ask(call, stream, status, id, graph, nodes, count);
-               });
+    return run(
+        CallId::cuStreamGetCaptureInfo_v3, SIM_RETURN_ADDRESS, Needs::stream, 0,
+        [&](Call& call) { return ask(call, stream, status, id, graph, nodes, edges, count); });
 }
 
 SIM_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
@@ -208,8 +219,13 @@ SIM_EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* c
 SIM_EXPORT CUresult cuGraphExecDestroy(CUgraphExec executable) {
     return run(CallId::cuGraphExecDestroy, SIM_RETURN_ADDRESS, Needs::initialised, 0,
                [&](Call& call) {
-                   return call.machine().captures.drop(executable) ? CUDA_SUCCESS
-                                                                   : CUDA_ERROR_INVALID_VALUE;
+                   Captures& captures = call.machine().captures;
+                   if (!captures.drop(executable)) return CUDA_ERROR_INVALID_VALUE;
+                   if (captures.keeps_objects()) {
+                       start_background(simulation());
+                       simulation().changed.notify_all();
+                   }
+                   return CUDA_SUCCESS;
                });
 }
 

@@ -1,4 +1,5 @@
-// The thread that runs host functions and keeps clocks going while the program makes no calls.
+// The thread that runs what the program left to it and keeps clocks going while the program makes
+// no calls.
 #include "sim/background.h"
 
 #include <algorithm>
@@ -43,17 +44,28 @@ void run_host_functions(Simulation& all, std::unique_lock<std::mutex>& lock) {
     }
 }
 
-// Runs host functions; with the wall clock, moves the simulation along; with the virtual one, does
-// so only where the host may be waiting for a host function or a value without calling the driver.
+void run_due_callbacks(Simulation& all, std::unique_lock<std::mutex>& lock) {
+    if (all.machine == nullptr || !all.machine->user_objects.due()) return;
+    const DueCallbacks due = all.machine->user_objects.take_due();
+    lock.unlock();
+    run_callbacks(due);
+    lock.lock();
+}
+
+// Runs host functions and callbacks of user objects; with the wall clock, moves the simulation
+// along; with the virtual one, does so only where the host may be waiting for one of those or a
+// value without calling the driver.
 void background(Simulation& all) {
     std::unique_lock lock(all.lock);
     std::uint64_t calls_before = 0;
     for (;;) {
         run_host_functions(all, lock);
+        run_due_callbacks(all, lock);
         const std::shared_ptr<Machine> machine = all.machine;
         if (machine != nullptr && machine->settings.wall_clock) {
             while (machine->core().step(wall_now(*machine))) {
                 run_host_functions(all, lock);
+                run_due_callbacks(all, lock);
             }
             all.changed.notify_all();
             const double wait_ns =
@@ -61,7 +73,7 @@ void background(Simulation& all) {
             all.changed.wait_for(lock, duration<double>(std::clamp(wait_ns * 1e-9, 0.0, 0.05)));
             continue;
         }
-        if (machine == nullptr || machine->host_visible == 0) {
+        if (machine == nullptr || !machine->host_may_wait()) {
             all.changed.wait(lock);
             continue;
         }
@@ -73,7 +85,7 @@ void background(Simulation& all) {
         }
         const int before = machine->host_visible;
         while (machine->host_visible == before && machine->host_functions.empty() &&
-               machine->core().step(kNever)) {
+               !machine->user_objects.due() && machine->core().step(kNever)) {
         }
         machine->core().look_at_values();
     }

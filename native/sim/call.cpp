@@ -102,8 +102,12 @@ Call::~Call() {
         machine_->reports_written = machine_->checker.reports().size();
         write_report_file(*machine_, thread_.generation);
     }
+    // After a reset nobody is told of the objects that went with the former machine.
+    const DueCallbacks due =
+        all.machine == machine_ ? machine_->user_objects.take_due() : DueCallbacks{};
     if (!wall) {
         lock_.unlock();
+        run_callbacks(due);
         return;
     }
     // The call has cost that much time of a real host: take it.
@@ -113,6 +117,7 @@ Call::~Call() {
     const auto until =
         steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(Nanoseconds(rest));
     lock_.unlock();
+    run_callbacks(due);
     if (rest > kSpinNanoseconds) {
         std::this_thread::sleep_for(Nanoseconds(rest - kSpinNanoseconds / 2));
     }

@@ -23,17 +23,19 @@ void add_tips(std::vector<NodeIndex>& tips, const std::vector<NodeIndex>& more) 
 
 // Whether the origin comes after everything that the other streams have captured.
 bool joined(const Capture& capture) {
-    const std::vector<GraphNode>& nodes = capture.graph->nodes;
+    const auto& nodes = capture.graph->nodes;
     std::vector<bool> before(nodes.size(), false);
     for (const NodeIndex tip : capture.origin->tips) before[tip] = true;
     for (std::size_t i = nodes.size(); i-- > 0;) {
         if (!before[i]) continue;
         for (const NodeIndex earlier : nodes[i].after) before[earlier] = true;
     }
-    return std::all_of(capture.streams.begin(), capture.streams.end(), [&](const Stream* each) {
-        return std::all_of(each->tips.begin(), each->tips.end(),
-                           [&](NodeIndex tip) { return before[tip]; });
-    });
+    const auto all_before = [&](const std::vector<NodeIndex>& tips) {
+        return std::all_of(tips.begin(), tips.end(), [&](NodeIndex tip) { return before[tip]; });
+    };
+    return all_before(capture.left) &&
+           std::all_of(capture.streams.begin(), capture.streams.end(),
+                       [&](const Stream* each) { return all_before(each->tips); });
 }
 
 }  // namespace
@@ -106,16 +108,18 @@ void Captures::finish(const std::shared_ptr<Capture>& capture) {
         stream->tips.clear();
     }
     capture->streams.clear();
+    // Events may remember the capture; what its graph refers to is no longer theirs to keep.
+    capture->graph.reset();
     std::erase(active_, capture);
 }
 
 void Captures::leave(Stream& stream) {
     const std::shared_ptr<Capture> capture = stream.capture;
     if (capture == nullptr) return;
-    invalidate(*capture);
     if (capture->origin == &stream) {
         finish(capture);
     } else {
+        add_tips(capture->left, stream.tips);
         std::erase(capture->streams, &stream);
         stream.capture.reset();
     }
@@ -229,15 +233,32 @@ CUgraph Captures::keep(std::shared_ptr<Graph> graph) {
 }
 
 std::shared_ptr<Graph> Captures::find(CUgraph handle) const {
-    const auto it = graphs_.find(handle);
-    return it == graphs_.end() ? nullptr : it->second;
+    if (const auto it = graphs_.find(handle); it != graphs_.end()) return it->second;
+    for (const auto& capture : active_) {
+        if (reinterpret_cast<CUgraph>(capture->graph.get()) == handle) return capture->graph;
+    }
+    return nullptr;
 }
 
-bool Captures::drop(CUgraph handle) { return graphs_.erase(handle) > 0; }
+bool Captures::drop(CUgraph handle) {
+    const auto it = graphs_.find(handle);
+    if (it == graphs_.end()) return false;
+    it->second->objects.clear();  // executables share the nodes alone
+    graphs_.erase(it);
+    return true;
+}
 
 CUgraphExec Captures::instantiate(const std::shared_ptr<Graph>& graph) {
+    const bool complete = graphs_.contains(reinterpret_cast<CUgraph>(graph.get()));
     auto executable = std::make_shared<GraphExecutable>();
+    executable->objects = graph->objects;
     executable->graph = graph;
+    if (!complete) {
+        // Of a graph still being captured: as it is now.
+        auto so_far = std::make_shared<Graph>();
+        so_far->nodes = graph->nodes;
+        executable->graph = std::move(so_far);
+    }
     const auto handle = reinterpret_cast<CUgraphExec>(executable.get());
     executables_.emplace(handle, std::move(executable));
     return handle;
@@ -248,6 +269,17 @@ std::shared_ptr<GraphExecutable> Captures::find(CUgraphExec handle) const {
     return it == executables_.end() ? nullptr : it->second;
 }
 
-bool Captures::drop(CUgraphExec handle) { return executables_.erase(handle) > 0; }
+bool Captures::drop(CUgraphExec handle) {
+    const auto it = executables_.find(handle);
+    if (it == executables_.end()) return false;
+    if (!it->second->objects.none()) dropped_.push_back(it->second);
+    executables_.erase(it);
+    return true;
+}
+
+bool Captures::keeps_objects() {
+    std::erase_if(dropped_, [](const auto& executable) { return executable.expired(); });
+    return !dropped_.empty();
+}
 
 }  // namespace vramkit::sim

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "sim/clock.h"
 #include "sim/kernels.h"
 #include "sim/operation.h"
+#include "sim/user_objects.h"
 
 namespace vramkit::sim {
 
@@ -30,11 +32,15 @@ struct GraphNode {
 };
 
 struct Graph {
-    std::vector<GraphNode> nodes;  // each one stands behind those it comes after
+    // Each one stands behind those it comes after. Their addresses are handles, and stay.
+    std::deque<GraphNode> nodes;
+    ObjectReferences objects;  // until the program destroys it, or its capture comes to nothing
 };
 
+// A launch keeps its executable until it is over, destroyed or not.
 struct GraphExecutable {
     std::shared_ptr<const Graph> graph;
+    ObjectReferences objects;
     // Launches of one executable follow each other, on whatever streams they are.
     std::shared_ptr<Milestone> last;
     Clock clock;
@@ -50,8 +56,9 @@ struct Capture {
     // Nothing can come of it: events recorded in it stand for nothing any more.
     bool over() const { return invalidated || ended; }
     std::vector<Stream*> streams;  // the origin and those that have joined
-    std::shared_ptr<Graph> graph = std::make_shared<Graph>();
-    std::vector<Touch> touches;  // of the node being issued
+    std::vector<NodeIndex> left;   // tips of joined streams that were destroyed
+    std::shared_ptr<Graph> graph = std::make_shared<Graph>();  // null once it has ended
+    std::vector<Touch> touches;                                // of the node being issued
 };
 
 // What a call wants of the stream it names.
@@ -69,7 +76,8 @@ class Captures {
     // The graph is null where the capture came to nothing. An end by the wrong thread is one too.
     CUresult end(Stream& stream, std::uint32_t thread, std::shared_ptr<Graph>& graph);
     static void invalidate(Capture& capture) { capture.invalidated = true; }
-    // The stream is destroyed: its capture cannot go on, and ends where it began here.
+    // The stream is destroyed. A capture that began here ends; one it has joined goes on, and what
+    // it added there has to be joined all the same.
     void leave(Stream& stream);
 
     // Whether a call may go on that issues to a stream or waits for it. What is refused here
@@ -92,11 +100,15 @@ class Captures {
     static void add(Stream& stream, const Operation& operation);
 
     CUgraph keep(std::shared_ptr<Graph> graph);
+    // One that is being captured can be found too, though not dropped.
     std::shared_ptr<Graph> find(CUgraph handle) const;
     bool drop(CUgraph handle);
     CUgraphExec instantiate(const std::shared_ptr<Graph>& graph);
     std::shared_ptr<GraphExecutable> find(CUgraphExec handle) const;
     bool drop(CUgraphExec handle);
+    // Whether a launch under way keeps user objects of an executable that was dropped: the program
+    // may wait for their callbacks without calling the driver.
+    bool keeps_objects();
     std::size_t graphs() const { return graphs_.size(); }
     std::size_t executables() const { return executables_.size(); }
 
@@ -107,6 +119,7 @@ class Captures {
     std::uint64_t next_id_ = 1;
     std::map<CUgraph, std::shared_ptr<Graph>> graphs_;
     std::map<CUgraphExec, std::shared_ptr<GraphExecutable>> executables_;
+    std::vector<std::weak_ptr<GraphExecutable>> dropped_;  // with user objects
 };
 
 }  // namespace vramkit::sim

@@ -189,6 +189,7 @@ SIM_EXPORT size_t simLiveObjects(char* buffer, size_t capacity) {
             .field("pool_blocks", std::uint64_t{machine.pools.blocks()})
             .field("graphs", std::uint64_t{machine.captures.graphs()})
             .field("graph_executables", std::uint64_t{machine.captures.executables()})
+            .field("user_objects", std::uint64_t{machine.user_objects.live()})
             .end_object();
     });
 }

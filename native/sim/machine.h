@@ -23,6 +23,7 @@
 #include "sim/places.h"
 #include "sim/settings.h"
 #include "sim/space.h"
+#include "sim/user_objects.h"
 
 namespace vramkit::sim {
 
@@ -38,6 +39,9 @@ struct Stream : std::enable_shared_from_this<Stream> {
     Actor actor;
     std::shared_ptr<Capture> capture;  // that takes what is issued here; null: it runs
     std::vector<NodeIndex> tips;
+    // The answer of the newest cuStreamGetCaptureInfo, which points here.
+    std::vector<CUgraphNode> dependencies;
+    std::vector<CUgraphEdgeData> edges;
 };
 
 struct Event {
@@ -121,6 +125,7 @@ class Machine final : public Effects {
     Faults faults;
     std::size_t reports_written = ~std::size_t{0};  // reports in the file of the settings, if any
     Pools pools{*this};
+    UserObjects user_objects;
     Captures captures;
     std::array<std::uint64_t, kCalls> counts{};
     std::array<int, kCalls> cost_index{};
@@ -188,6 +193,7 @@ class Machine final : public Effects {
     int host_functions_slow = 0;  // of those, the ones nobody waits for any more
     // Unfinished work that the host may wait for without calling the driver.
     int host_visible = 0;
+    bool host_may_wait() { return host_visible > 0 || captures.keeps_objects(); }
 
     // By address, the newest few.
     std::unordered_map<std::uint64_t, std::deque<ValueWrite>> value_writes;

@@ -77,6 +77,7 @@ struct Operation {
     std::array<std::uint64_t, 4> arguments{};
     Event* event = nullptr;  // to mark; null once superseded or destroyed
     std::shared_ptr<Milestone> milestone;
+    std::shared_ptr<const void> keeps;  // what may not go before it is over
     CUhostFn function = nullptr;
     CUstreamCallback callback = nullptr;
     void* data = nullptr;

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <cstdlib>
+#include <utility>
 
 #include "sim/background.h"
 #include "sim/reports.h"
@@ -93,6 +94,13 @@ double wall_now(const Machine& machine) {
 ThreadState& thread_state() {
     thread_local ThreadState state;
     return state;
+}
+
+void run_callbacks(const DueCallbacks& callbacks) {
+    ThreadState& thread = thread_state();
+    const bool before = std::exchange(thread.in_host_function, true);
+    for (const DestroyCallback& callback : callbacks) callback.function(callback.data);
+    thread.in_host_function = before;
 }
 
 std::string reset(std::string_view text) {

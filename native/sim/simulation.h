@@ -49,6 +49,10 @@ struct Simulation {
 // Never destroyed: threads of the program may still call while it exits.
 Simulation& simulation();
 
+// Runs callbacks of user objects, as the driver does: they may make no driver calls. The lock is
+// not held.
+void run_callbacks(const DueCallbacks& callbacks);
+
 // The wall clock, in nanoseconds of the machine. A wait for less than the constant, in real ones,
 // spins: sleeping is not that exact.
 double wall_now(const Machine& machine);

@@ -56,6 +56,16 @@ CALLS: dict[str, tuple[str, str]] = {
     "cuStreamWaitEvent": ("scope.recorded(other)", "cu.cuStreamWaitEvent(other, it, 0)"),
     "cuStreamGetId": ("None", "cu.cuStreamGetId(other)"),
     "cuStreamIsCapturing": ("None", "cu.cuStreamIsCapturing(other)"),
+    "cuStreamGetCaptureInfo": ("None", "cu.cuStreamGetCaptureInfo(capturing)"),
+    "cuUserObjectCreate": ("None", "cu.cuUserObjectCreate(1, nothing, 1, 1)"),
+    "cuUserObjectRelease": (
+        "ok(cu.cuUserObjectCreate(1, nothing, 1, 1))",
+        "cu.cuUserObjectRelease(it, 1)",
+    ),
+    "cuGraphRetainUserObject": (
+        "ok(cu.cuUserObjectCreate(1, nothing, 1, 1))",
+        "cu.cuGraphRetainUserObject(ok(cu.cuStreamGetCaptureInfo(capturing))[2], it, 1, 1)",
+    ),
     "cuStreamWriteValue32": ("scope.alloc(4096)", "cu.cuStreamWriteValue32(other, it, 1, 0)"),
     "cuCtxSynchronize": ("None", "cu.cuCtxSynchronize()"),
     "cuMemcpyHtoD": ("scope.alloc(4096)", "cu.cuMemcpyHtoD(it, pinned, 4096)"),
@@ -83,6 +93,8 @@ pinned, access = scope.pinned(4096), scope.access()
 worker = ThreadPoolExecutor(1)
 worker.submit(lambda: ok(cu.cuCtxSetCurrent(primary))).result()
 Mode = cu.CUstreamCaptureMode
+callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda data: None)
+nothing = cu.CUhostFn(ctypes.cast(callback, ctypes.c_void_p).value)
 
 def registered():
     address = scope.pages(4096)

@@ -5,58 +5,20 @@
 #include <random>
 #include <thread>
 
-#include "gpu.h"
+#include "graphs.h"
 
 namespace {
 
 using gpu::cu;
 using gpu::sim;
+using graphs::begin_capture;
+using graphs::destroy;
+using graphs::end_and_instantiate;
+using graphs::launch;
 
 constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kGiB = size_t{1} << 30;
 constexpr std::uint64_t kMillisecond = 1'000'000;
-
-// Calls that vramkit does not make itself, by their types in the manifest.
-template <class Function>
-Function* find(const char* name) {
-    auto* found = reinterpret_cast<Function*>(gpu::driver().symbol(name));
-    REQUIRE(found != nullptr);
-    return found;
-}
-
-CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL) {
-    static const auto call =
-        find<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2");
-    return call(stream, mode);
-}
-
-CUresult end_capture(CUstream stream, CUgraph* graph) {
-    static const auto call = find<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture");
-    return call(stream, graph);
-}
-
-CUresult launch(CUgraphExec executable, CUstream stream) {
-    static const auto call = find<CUresult(CUgraphExec, CUstream)>("cuGraphLaunch");
-    return call(executable, stream);
-}
-
-// Ends a capture and makes its graph ready to be launched.
-CUgraphExec end_and_instantiate(CUstream stream) {
-    static const auto instantiate =
-        find<CUresult(CUgraphExec*, CUgraph, unsigned long long)>("cuGraphInstantiateWithFlags");
-    static const auto destroy = find<CUresult(CUgraph)>("cuGraphDestroy");
-    CUgraph graph = nullptr;
-    CUgraphExec executable = nullptr;
-    REQUIRE(end_capture(stream, &graph) == CUDA_SUCCESS);
-    REQUIRE(instantiate(&executable, graph, 0) == CUDA_SUCCESS);
-    CHECK_EQUAL(destroy(graph), CUDA_SUCCESS);
-    return executable;
-}
-
-CUresult destroy(CUgraphExec executable) {
-    static const auto call = find<CUresult(CUgraphExec)>("cuGraphExecDestroy");
-    return call(executable);
-}
 
 CUdeviceptr allocate(size_t bytes, CUstream stream) {
     CUdeviceptr pointer = 0;
