@@ -3,7 +3,7 @@
 
 #include <iterator>
 
-#include "pool/failures.h"
+#include "pool/failure.h"
 
 namespace vramkit::pool {
 namespace {

@@ -7,7 +7,8 @@
 #include <set>
 #include <utility>
 
-#include "pool/types.h"
+#include "pool/failure.h"
+#include "pool/size_classes.h"
 
 namespace vramkit::pool {
 

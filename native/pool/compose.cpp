@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "pool/extents.h"
-#include "pool/failures.h"
+#include "pool/failure.h"
 
 namespace vramkit::pool {
 

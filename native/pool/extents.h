@@ -21,7 +21,7 @@
 
 #include "pool/addresses.h"
 #include "pool/mappings.h"
-#include "pool/types.h"
+#include "pool/failure.h"
 
 namespace vramkit::pool {
 

@@ -32,4 +32,18 @@ struct Failure {
     }
 };
 
+// A driver call's result as a failure; false: there is none.
+inline bool failed(CUresult result, const char* call, Failure& why) {
+    if (result == CUDA_SUCCESS) return false;
+    why = Failure::of_driver(result, call);
+    return true;
+}
+
+// Memory that is short without a refusal of the driver. `what`: of which there is none, or empty
+// where the caller's own limit stood in the way.
+inline void note_shortage(const char* what, Failure& why) {
+    why = Failure::out_of_memory();
+    why.call = what;
+}
+
 }  // namespace vramkit::pool

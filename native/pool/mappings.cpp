@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "pool/failures.h"
+#include "pool/failure.h"
 
 namespace vramkit::pool {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "pool/addresses.h"
-#include "pool/types.h"
+#include "pool/failure.h"
 
 namespace vramkit::pool {
 
