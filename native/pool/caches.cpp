@@ -205,16 +205,23 @@ BlockRef Pool::take_from_shelf(Cache& cache, ClassIndex index) {
 
 void Pool::spill(const Full& full) {
     Cache& cache = *full.cache;
-    const SlowPathScope scope(call_, context_);
     bool ended = true, many = false;
     if (cache.shelf != nullptr) {
-        const std::lock_guard guard(cache.shelf->lock);
-        ended = cache.shelf->ended;
+        Shelf& shelf = *cache.shelf;
+        const std::lock_guard guard(shelf.lock);
+        ended = shelf.ended;
         if (!ended) many = shelve_excess(cache, full.index);
+        // A stream that may vanish unseen gets its mark while it is sure to live. Of others it is
+        // put off until somebody needs it: their own blocks come back to them without one.
+        if (!ended && !shelf.stream.told && shelf.stream.capture == 0) {
+            const SlowPathScope scope(call_, context_);
+            shelf.mark_here();
+        }
     }
     if (!ended && !many) return;
     const std::lock_guard guard(lock_);
     if (abandoned_) return;
+    const SlowPathScope scope(call_, context_);
     if (ended) {
         drain(cache);
         drop_ended();
@@ -266,9 +273,6 @@ bool Pool::shelve_excess(Cache& cache, ClassIndex full) {
         }
     }
     cache.leave();
-    // A stream that may vanish unseen gets its mark while it is sure to live. Of others it is put
-    // off until somebody needs it: their own blocks come back to them without one.
-    if (!shelf.stream.told && shelf.stream.capture == 0) shelf.mark_here();
     return many;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "driver/table.h"
 
@@ -12,7 +13,7 @@ struct Failure {
     enum class Kind : std::uint8_t { none, bad_value, closed, forked, out_of_memory, driver };
     Kind kind = Kind::none;
     CUresult code = CUDA_SUCCESS;
-    std::string call;     // of the driver, where it was one
+    std::string_view call;  // of the driver, where it was one; a literal
     std::string message;  // for the user
 
     static Failure bad_value(std::string message) {
