@@ -1,5 +1,7 @@
 """What users of cuda.core do; nothing here knows of a simulated GPU."""
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from cuda.core import (
     VirtualMemoryResource,
     VirtualMemoryResourceOptions,
 )
+from cuda.core.graph import GraphBuilder
 
 PAGE = 2 << 20
 
@@ -176,3 +179,86 @@ def wrong_devices_are_refused() -> None:
     except ValueError:
         return
     raise AssertionError("there is no device 7")
+
+
+def graph_is_built_and_launched() -> None:
+    device = _use_device()
+    stream = device.create_stream()
+    buffer, (pinned, seen) = device.allocate(4096, stream=stream), _on_host(4096)
+    buffer.fill(1, stream=stream)
+    stream.sync()
+    builder = stream.create_graph_builder().begin_building()
+    assert builder.is_building
+    buffer.fill(8, stream=builder)
+    buffer.copy_to(pinned, stream=builder)
+    graph = builder.end_building().complete()
+    builder.close()
+    assert (seen == 0).all()
+    graph.upload(stream)
+    graph.launch(stream)
+    stream.sync()
+    assert (seen == 8).all()
+    graph.close()
+
+
+def graph_branches_split_and_join() -> None:
+    device = _use_device()
+    stream = device.create_stream()
+    left, right = (device.allocate(4096, stream=stream) for _ in range(2))
+    (pinned, seen), (other, also_seen) = _on_host(4096), _on_host(4096)
+    stream.sync()
+    builder = device.create_graph_builder().begin_building()
+    left.fill(1, stream=builder)
+    one, two = builder.split(2)
+    left.fill(2, stream=one)
+    right.fill(3, stream=two)
+    joined = GraphBuilder.join(one, two)
+    left.copy_to(pinned, stream=joined)
+    right.copy_to(other, stream=joined)
+    graph = joined.end_building().complete()
+    graph.launch(stream)
+    stream.sync()
+    assert (seen == 2).all()
+    assert (also_seen == 3).all()
+    graph.close()
+
+
+def graph_keeps_its_callback() -> None:
+    device = _use_device()
+    stream = device.create_stream()
+    launches: list[int] = []
+
+    class Callback:
+        def __call__(self) -> None:
+            launches.append(len(launches))
+
+    callback = Callback()
+    kept = weakref.ref(callback)
+    builder = device.create_graph_builder().begin_building()
+    builder.callback(callback)
+    graph = builder.end_building().complete()
+    builder.close()
+    del callback, builder
+    gc.collect()
+    for _ in range(2):
+        graph.launch(stream)
+    stream.sync()
+    assert launches == [0, 1]
+    assert kept() is not None
+    graph.close()
+    del graph
+    gc.collect()
+    assert kept() is None
+
+
+def building_can_be_given_up() -> None:
+    device = _use_device()
+    stream = device.create_stream()
+    buffer = device.allocate(4096, stream=stream)
+    stream.sync()
+    builder = stream.create_graph_builder().begin_building()
+    buffer.fill(1, stream=builder)
+    builder.close()
+    # The stream captures no more, and can be used and waited for.
+    buffer.fill(2, stream=stream)
+    stream.sync()
