@@ -15,6 +15,7 @@ void bind_memory(nanobind::module_& module);
 void bind_virtual_memory(nanobind::module_& module);
 void bind_copies(nanobind::module_& module);
 void bind_launch(nanobind::module_& module);
+void bind_device_buffer(nanobind::module_& module);
 void bind_pool(nanobind::module_& module);
 
 }  // namespace vramkit

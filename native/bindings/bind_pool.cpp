@@ -9,8 +9,9 @@
 #include <string>
 
 #include "bindings/bind.h"
+#include "bindings/bind_blocks.h"
 #include "bindings/invoke.h"
-#include "bindings/stream.h"
+#include "bindings/native_resource.h"
 #include "pool/pool.h"
 
 namespace nb = nanobind;
@@ -22,125 +23,49 @@ using pool::Config;
 using pool::Failure;
 using pool::StreamRef;
 
-[[noreturn]] void raise_failure(const Driver& driver, const Failure& why, const char* call) {
-    switch (why.kind) {
-        case Failure::Kind::bad_value:
-            throw nb::value_error(why.message.c_str());
-        case Failure::Kind::closed:
-        case Failure::Kind::forked:
-            raise_closed(why.message);
-        case Failure::Kind::out_of_memory:
-            if (why.message.empty()) check(driver, why.code, why.call.c_str());
-            raise_out_of_memory(call, why.message);
-        case Failure::Kind::driver:
-            check(driver, why.code, why.call.c_str());
-            break;
-        default:
-            break;
-    }
-    throw std::runtime_error(why.message.empty() ? "the pool failed" : why.message);
-}
-
-// The engine with the life it belongs to: a reset of the simulated GPU ends it.
-class PoolEngine {
+class PoolEngine final : public NativeResource {
   public:
-    PoolEngine(std::shared_ptr<Device> device, const Config& config)
-        : device_(std::move(device)), epoch_(device_->session().epoch()) {
+    PoolEngine(std::shared_ptr<Device> given, const Config& config)
+        : NativeResource(std::move(given), "Pool") {
         Failure why;
         CUcontext context = nullptr;
-        check(device_->session().driver(), device_->context(&context), "cuDevicePrimaryCtxRetain");
+        check(device()->session().driver(), device()->context(&context),
+              "cuDevicePrimaryCtxRetain");
         {
             const GilReleased released;
-            engine_ = pool::Pool::open(device_->session().shared_driver(), device_->handle(),
+            engine_ = pool::Pool::open(device()->session().shared_driver(), device()->handle(),
                                        context, config, why);
-            unsigned long long id = 0;
-            const ContextScope scope(*device_);
-            if (device_->call().cuStreamGetId(nullptr, &id) == CUDA_SUCCESS) legacy_.id = id;
-            legacy_.told = true;  // it lives as long as the context
         }
         if (engine_ == nullptr) fail(why, "Pool");
     }
-    ~PoolEngine() {
+    ~PoolEngine() override {
         if (engine_ == nullptr) return;
-        if (!ExitGate::enter()) {
+        if (ExitGate::closed()) {
             // Python exits: nothing may wait for the GPU now, and the process ends with its memory.
             static_cast<void>(new std::shared_ptr<pool::Pool>(std::move(engine_)));
             return;
         }
-        ExitGate::leave();
         const GilReleased released;
         engine_.reset();
     }
 
+    uint64_t malloc(nb::handle bytes, nb::handle stream) override;
+    void free(uint64_t address, std::optional<uint64_t> bytes, nb::handle stream) override;
+
     // Raises ClosedError where the driver that the pool works with is no more, or not this
     // process's.
     pool::Pool& engine() {
-        if (gone()) {
-            raise_closed("this Pool is gone: the simulated GPU was reset after it was made");
-        }
-        if (engine_->forked()) {
-            raise_closed("this Pool belongs to the parent process: a forked child cannot use it");
-        }
+        require_present();
         return *engine_;
     }
-    bool gone() const { return epoch_ != device_->session().epoch(); }
-    bool closed() const { return gone() || engine_->closed(); }
-    [[noreturn]] void fail(const Failure& why, const char* call) {
-        raise_failure(device_->session().driver(), why, call);
-    }
-    const std::shared_ptr<Device>& device() const { return device_; }
-
-    // Our own streams know their id; of a foreign one the driver is asked.
-    StreamRef stream(nb::handle object) {
-        if (object.is_none()) return legacy_;
-        if (nb::isinstance<Stream>(object)) {
-            const Stream& stream = *nb::inst_ptr<Stream>(object);
-            stream.require_usable();
-            if (stream.device().get() != device_.get()) {
-                throw nb::value_error("the stream is of another device than the pool");
-            }
-            if (!stream.per_thread()) return {stream.handle(), stream.id(), stream.owned()};
-        }
-        StreamRef result{stream_handle(object), 0};
-        unsigned long long id = 0;
-        const ContextScope scope(*device_);
-        check(device_->session().driver(), device_->call().cuStreamGetId(result.handle, &id),
-              "cuStreamGetId");
-        result.id = id;
-        return result;
-    }
+    bool closed() const { return lost() || engine_->closed(); }
+    using NativeResource::fail;
+    using NativeResource::gone;
+    using NativeResource::stream;
 
   private:
-    std::shared_ptr<Device> device_;
-    uint64_t epoch_;
     std::shared_ptr<pool::Pool> engine_;
-    StreamRef legacy_;
 };
-
-// Any integer of 1 and more that 63 bits hold; a TypeError for what is none, a ValueError, which
-// says what was given, for the rest.
-uint64_t positive(nb::handle number, const char* what) {
-    const nb::object index = nb::steal(PyNumber_Index(number.ptr()));
-    if (!index.is_valid()) throw nb::python_error();
-    int overflow = 0;
-    const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-    if (overflow == 0 && value > 0) return static_cast<uint64_t>(value);
-    const std::string text = std::string(what) + " is " + nb::str(index).c_str() +
-                             "; it may be 1 to " + std::to_string(pool::kLargestRequest);
-    throw nb::value_error(text.c_str());
-}
-
-// 0, which is no pool's, for what no pointer can be.
-uint64_t pointer(nb::handle number) {
-    const nb::object index = nb::steal(PyNumber_Index(number.ptr()));
-    if (!index.is_valid()) throw nb::python_error();
-    const unsigned long long value = PyLong_AsUnsignedLongLong(index.ptr());
-    if (value == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) {
-        PyErr_Clear();
-        return 0;
-    }
-    return value;
-}
 
 uint64_t allocate(PoolEngine& self, nb::handle bytes, nb::handle stream, bool may_wait,
                   Failure& why) {
@@ -152,13 +77,6 @@ uint64_t allocate(PoolEngine& self, nb::handle bytes, nb::handle stream, bool ma
     return engine.malloc(size, ref, may_wait, why);
 }
 
-uint64_t malloc(PoolEngine& self, nb::handle bytes, nb::handle stream) {
-    Failure why;
-    const uint64_t address = allocate(self, bytes, stream, true, why);
-    if (address == 0) self.fail(why, "Pool.malloc");
-    return address;
-}
-
 std::optional<uint64_t> try_malloc(PoolEngine& self, nb::handle bytes, nb::handle stream) {
     Failure why;
     const uint64_t address = allocate(self, bytes, stream, false, why);
@@ -167,27 +85,31 @@ std::optional<uint64_t> try_malloc(PoolEngine& self, nb::handle bytes, nb::handl
     self.fail(why, "Pool.try_malloc");
 }
 
+uint64_t PoolEngine::malloc(nb::handle bytes, nb::handle stream) {
+    Failure why;
+    const uint64_t address = allocate(*this, bytes, stream, true, why);
+    if (address == 0) fail(why, "Pool.malloc");
+    return address;
+}
+
 // Whoever waits for the engine's lock must have let go of the GIL: its holder may wait for work
 // that ends in a Python host function.
-void free(PoolEngine& self, nb::handle address, nb::handle size, nb::handle stream) {
+void PoolEngine::free(uint64_t address, std::optional<uint64_t> bytes, nb::handle on) {
     using Freed = pool::Pool::Freed;
     Failure why;
     pool::Pool::Full full;
-    const uint64_t block = pointer(address);
-    std::optional<uint64_t> bytes;
-    if (!size.is_none()) bytes = positive(size, "size");
-    pool::Pool& engine = self.engine();
+    pool::Pool& pool = engine();
     std::optional<StreamRef> ref;
-    if (!stream.is_none()) ref = self.stream(stream);
-    Freed freed = engine.free_cached(block, bytes, ref, why, full);
+    if (!on.is_none()) ref = stream(on);
+    Freed freed = pool.free_cached(address, bytes, ref, why, full);
     if (freed == Freed::no_cache) {
         const GilReleased released;
-        freed = engine.free(block, bytes, ref, why) ? Freed::yes : Freed::refused;
+        freed = pool.free(address, bytes, ref, why) ? Freed::yes : Freed::refused;
     } else if (full.cache != nullptr) {
         const GilReleased released;
-        engine.spill(full);
+        pool.spill(full);
     }
-    if (freed == Freed::refused) self.fail(why, "Pool.free");
+    if (freed == Freed::refused) fail(why, "Pool.free");
 }
 
 nb::dict counts(PoolEngine& self) {
@@ -295,22 +217,14 @@ void bind_pool(nb::module_& module) {
              nb::arg("global_cache_max_blocks"), nb::arg("batch_alloc_count"),
              nb::arg("cache_bytes"), nb::arg("limit"), nb::arg("enable_stats"),
              nb::arg("seed_classes"));
-    nb::class_<PoolEngine>(module, "PoolEngine")
+    nb::class_<PoolEngine> engine(module, "PoolEngine");
+    bind_blocks(engine);
+    engine
         .def(nb::init<std::shared_ptr<Device>, const Config&>(), nb::arg("device"),
              nb::arg("config"))
-        .def("malloc", &malloc, nb::arg("size"), nb::arg("stream") = nb::none(),
-             nb::sig("def malloc(self, size: int, stream: object | None = None) -> int"),
-             "The address of `size` bytes, for use in the order of the stream (none: the legacy "
-             "default stream).\nRaises OutOfMemoryError.")
         .def("try_malloc", &try_malloc, nb::arg("size"), nb::arg("stream") = nb::none(),
              nb::sig("def try_malloc(self, size: int, stream: object | None = None) -> int | None"),
              "As malloc, but never waits: None where nothing is to be had at once.")
-        .def("free", &free, nb::arg("address"), nb::arg("size") = nb::none(),
-             nb::arg("stream") = nb::none(),
-             nb::sig("def free(self, address: int, size: int | None = None, "
-                     "stream: object | None = None) -> None"),
-             "Gives a block back at this point of its stream, or of the given one: all its use is "
-             "ordered before.")
         .def("preallocate", &preallocate, nb::arg("size"), nb::arg("count"),
              nb::sig("def preallocate(self, size: int, count: int) -> None"),
              "Has `count` blocks ready that are large enough for `size` bytes.")
@@ -319,7 +233,6 @@ void bind_pool(nb::module_& module) {
             "check_invariants", &check_invariants,
             "What does not hold of the engine's equations; empty when all is well. No other thread "
             "may use the pool meanwhile.")
-        .def_prop_ro("closed", &PoolEngine::closed)
         .def("give_back", &give_back, nb::arg("wait"))
         .def("counts", &counts, nb::sig("def counts(self) -> dict[str, int]"))
         .def("shut", &shut)

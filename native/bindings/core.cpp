@@ -22,5 +22,6 @@ NB_MODULE(_core, module) {
     vramkit::bind_virtual_memory(module);
     vramkit::bind_copies(module);
     vramkit::bind_launch(module);
+    vramkit::bind_device_buffer(module);
     vramkit::bind_pool(module);
 }

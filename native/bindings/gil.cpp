@@ -12,8 +12,8 @@ namespace {
 
 // Both sequentially consistent: either exit sees who has entered, or who enters sees the exit.
 std::atomic<int> inside{0};
-std::atomic<bool> closed{false};
-// Written before `closed`, read after it.
+std::atomic<bool> is_closed{false};
+// Written before `is_closed`, read after it.
 std::thread::id exiting_thread;
 thread_local bool calling_python = false;
 
@@ -21,7 +21,7 @@ thread_local bool calling_python = false;
 
 bool ExitGate::enter() {
     inside.fetch_add(1);
-    if (!closed.load()) return true;
+    if (!is_closed.load()) return true;
     inside.fetch_sub(1);
     return false;
 }
@@ -30,11 +30,13 @@ void ExitGate::leave() { inside.fetch_sub(1); }
 
 void ExitGate::close() {
     exiting_thread = std::this_thread::get_id();
-    closed.store(true);
+    is_closed.store(true);
     PyThreadState* const state = PyEval_SaveThread();
     while (inside.load() != 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
     PyEval_RestoreThread(state);
 }
+
+bool ExitGate::closed() { return is_closed.load(); }
 
 GilReleased::~GilReleased() {
     if (calling_python) {
@@ -49,11 +51,13 @@ GilReleased::~GilReleased() {
     }
 }
 
-InsideGate::InsideGate() : entered_(ExitGate::enter()) { calling_python = entered_; }
+InsideGate::InsideGate() : entered_(ExitGate::enter()), within_another_(calling_python) {
+    calling_python = entered_ || within_another_;
+}
 
 InsideGate::~InsideGate() {
     if (!entered_) return;
-    calling_python = false;
+    calling_python = within_another_;
     ExitGate::leave();
 }
 

@@ -15,6 +15,8 @@ class ExitGate {
     static void leave();
     // Called at exit, with the GIL held, by the thread that ends Python.
     static void close();
+    // Python exits: what is open now stays open and ends with the process.
+    static bool closed();
 };
 
 // While this lives, the GIL is free. When Python exits meanwhile, the thread stops at the end of
@@ -43,6 +45,7 @@ class InsideGate {
 
   private:
     bool entered_;
+    bool within_another_;
 };
 
 }  // namespace vramkit

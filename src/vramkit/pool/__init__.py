@@ -1,6 +1,6 @@
 """The pool: device memory at the price of a list operation, with nothing to configure."""
 
-from vramkit.pool.buffer import Buffer
+from vramkit._core import DeviceBuffer as Buffer
 from vramkit.pool.config import PoolConfig, PoolStats
 from vramkit.pool.pool import Pool
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from vramkit import _core
-from vramkit.pool.buffer import Buffer
 from vramkit.pool.config import PoolConfig, PoolStats
 
 if TYPE_CHECKING:
@@ -55,13 +54,6 @@ class Pool(_core.PoolEngine):
         changed = _configured(self._config, settings)
         self.apply(changed.for_engine())
         self._config = changed
-
-    def allocate(self, size: int, *, stream: object | None = None) -> Buffer:
-        """A block as an object that frees itself."""
-        return Buffer(self, size, stream)
-
-    def deallocate(self, address: int, size: int, *, stream: object | None = None) -> None:
-        self.free(address, size, stream)
 
     def stats(self) -> PoolStats:
         return msgspec.convert(self.counts(), PoolStats)

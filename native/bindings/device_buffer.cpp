@@ -1,0 +1,165 @@
+// Life of a device buffer: made, lent, given back.
+#include "bindings/device_buffer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "bindings/event.h"
+#include "bindings/invoke.h"
+#include "bindings/stream.h"
+
+namespace nb = nanobind;
+
+namespace vramkit {
+namespace {
+
+// Later work of one stream waits for what another one holds now. The host does not wait.
+CallResult wait_on_gpu(const std::shared_ptr<Device>& device, CUstream later, CUstream earlier) {
+    const auto mark = create_event(device, false);
+    const CallResult recorded = call_released(*device, device->call().cuEventRecord,
+                                              "cuEventRecord", mark->handle(), earlier);
+    if (recorded.result != CUDA_SUCCESS) return recorded;
+    return call_released(*device, device->call().cuStreamWaitEvent, "cuStreamWaitEvent", later,
+                         mark->handle(), 0U);
+}
+
+}  // namespace
+
+DeviceBuffer::DeviceBuffer(nb::object resource, NativeResource* native, uint64_t address,
+                           uint64_t nbytes, nb::object stream)
+    : resource_(std::move(resource)),
+      stream_(std::move(stream)),
+      native_(native),
+      address_(address),
+      nbytes_(nbytes) {}
+
+uint64_t DeviceBuffer::address() const {
+    if (closed()) raise_closed("this Buffer is closed");
+    return address_;
+}
+
+std::shared_ptr<Device> DeviceBuffer::device() const {
+    if (native_ != nullptr) return native_->device();
+    return nb::cast<std::shared_ptr<Device>>(resource_.attr("device"));
+}
+
+void DeviceBuffer::close(nb::handle stream) {
+    if (closed()) return;
+    if (lent_ != 0) {
+        if (!stream.is_none()) stream_handle(stream);  // refused now, not when nobody listens
+        closing_stream_ = nb::borrow(stream);
+        closing_ = true;
+        return;
+    }
+    const uint64_t address = std::exchange(address_, 0);
+    try {
+        release(address, stream);
+    } catch (...) {
+        address_ = address;
+        throw;
+    }
+}
+
+void DeviceBuffer::drop() noexcept {
+    // While Python exits nothing may wait for the GPU, and the process ends with its memory.
+    if (address_ == 0 || ExitGate::closed()) return;
+    const uint64_t address = std::exchange(address_, 0);
+    const nb::error_scope kept;
+    try {
+        release(address, closing_stream_.is_valid() ? closing_stream_ : nb::none());
+    } catch (nb::python_error& error) {
+        error.discard_as_unraisable("a Buffer that was dropped");
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+        nb::python_error().discard_as_unraisable("a Buffer that was dropped");
+    }
+}
+
+void DeviceBuffer::release(uint64_t address, nb::handle stream) {
+    if (native_ != nullptr) {
+        if (native_->lost()) return;
+        if (!consumers_.empty()) wait_for_consumers(stream);
+        native_->free(address, nbytes_, stream);
+        return;
+    }
+    if (nb::cast<bool>(resource_.attr("closed"))) return;
+    if (!consumers_.empty()) wait_for_consumers(stream);
+    resource_.attr("deallocate")(address, nbytes_, nb::arg("stream") = stream);
+}
+
+bool DeviceBuffer::handle_of(nb::handle stream, CUstream* handle) const {
+    if (stream.is_none()) stream = stream_;
+    if (stream.is_none()) {
+        *handle = VRAMKIT_STREAM_LEGACY;
+        return true;
+    }
+    if (nb::isinstance<Stream>(stream) && !nb::inst_ptr<Stream>(stream)->usable()) return false;
+    *handle = stream_handle(stream);
+    return true;
+}
+
+void DeviceBuffer::lend_to(CUstream consumer) {
+    const std::shared_ptr<Device> ours = device();
+    CUstream handle = nullptr;
+    if (!handle_of(nb::none(), &handle)) {
+        // Its work may still run, and there is nothing left to put an event behind.
+        VRAMKIT_INVOKE(*ours, cuCtxSynchronize);
+    } else if (handle != consumer) {
+        const CallResult done = wait_on_gpu(ours, consumer, handle);
+        check(ours->session().driver(), done.result, done.symbol);
+    }
+    if (std::find(consumers_.begin(), consumers_.end(), consumer) == consumers_.end()) {
+        consumers_.push_back(consumer);
+    }
+    ++lent_;
+}
+
+void DeviceBuffer::take_back() noexcept {
+    if (--lent_ == 0 && closing_) drop();
+}
+
+// What the consumers did comes before the free. Where a stream cannot be named any more (it ended,
+// or it is the default one of another thread), the host waits for the whole card: slow, never
+// wrong.
+void DeviceBuffer::wait_for_consumers(nb::handle stream) {
+    const std::shared_ptr<Device> ours = device();
+    CUstream handle = nullptr;
+    bool named = handle_of(stream, &handle);
+    for (const CUstream consumer : consumers_) {
+        named = named && consumer != VRAMKIT_STREAM_PER_THREAD &&
+                (consumer == handle || wait_on_gpu(ours, handle, consumer).result == CUDA_SUCCESS);
+    }
+    if (!named) VRAMKIT_INVOKE(*ours, cuCtxSynchronize);
+    consumers_.clear();
+}
+
+int DeviceBuffer::traverse(visitproc visit, void* arg) const {
+    Py_VISIT(resource_.ptr());
+    Py_VISIT(stream_.ptr());
+    Py_VISIT(closing_stream_.ptr());
+    return 0;
+}
+
+void DeviceBuffer::let_go() {
+    drop();
+    native_ = nullptr;
+    address_ = 0;
+    resource_ = nb::none();
+    stream_ = nb::none();
+    closing_stream_ = nb::none();
+}
+
+nb::object make_device_buffer(nb::handle resource, NativeResource& native, nb::handle size,
+                              nb::handle stream) {
+    static const nb::handle type = nb::type<DeviceBuffer>();
+    // First the object, then the block: where either fails, nothing is left.
+    nb::object made = nb::inst_alloc(type);
+    const uint64_t nbytes = positive(size, "size");
+    const uint64_t address = native.malloc(size, stream);
+    new (nb::inst_ptr<DeviceBuffer>(made))
+        DeviceBuffer(nb::borrow(resource), &native, address, nbytes, nb::borrow(stream));
+    nb::inst_mark_ready(made);
+    return made;
+}
+
+}  // namespace vramkit

@@ -1,0 +1,74 @@
+// Device memory as a Python object that gives itself back.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "bindings/native_resource.h"
+
+namespace vramkit {
+
+// A block of a resource, with the two that it keeps alive: the resource and the stream. Freed on
+// close() or when dropped: by the engine itself where the resource is a native one, else by the
+// deallocate() of the Python object. Used with the GIL held.
+//
+// Consumers of an export may hold the block longer than anybody holds this; so each keeps it alive,
+// close() is put off until the last one is done, and the free is ordered behind the streams that
+// they named.
+class DeviceBuffer {
+  public:
+    // `native` is the engine of `resource`, or null.
+    DeviceBuffer(nanobind::object resource, NativeResource* native, uint64_t address,
+                 uint64_t nbytes, nanobind::object stream);
+    ~DeviceBuffer() { drop(); }
+    DeviceBuffer(const DeviceBuffer&) = delete;
+    DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+    // Raises ClosedError.
+    uint64_t address() const;
+    uint64_t nbytes() const { return nbytes_; }
+    const nanobind::object& resource() const { return resource_; }
+    const nanobind::object& stream() const { return stream_; }
+    bool closed() const { return address_ == 0 || closing_; }
+    std::shared_ptr<Device> device() const;
+
+    // Raises what the resource raises, and is open then. Twice is harmless.
+    void close(nanobind::handle stream);
+    // close() for a destructor: an error goes to sys.unraisablehook.
+    void drop() noexcept;
+
+    // A consumer begins: its stream waits for what ours holds now. Raises.
+    void lend_to(CUstream consumer);
+    // A consumer begins, which orders itself.
+    void lend() { ++lent_; }
+    // A consumer is done.
+    void take_back() noexcept;
+
+    // For Python's collector of cycles.
+    int traverse(visitproc visit, void* argument) const;
+    void let_go();
+
+  private:
+    void release(uint64_t address, nanobind::handle stream);
+    // False where the stream has ended: it can be named no more.
+    bool handle_of(nanobind::handle stream, CUstream* handle) const;
+    void wait_for_consumers(nanobind::handle stream);
+
+    nanobind::object resource_;
+    nanobind::object stream_;
+    NativeResource* native_;
+    uint64_t address_;
+    uint64_t nbytes_;
+    nanobind::object closing_stream_;
+    std::vector<CUstream> consumers_;
+    uint32_t lent_ = 0;
+    bool closing_ = false;
+};
+
+nanobind::object make_device_buffer(nanobind::handle resource, NativeResource& native,
+                                    nanobind::handle size, nanobind::handle stream);
+
+}  // namespace vramkit

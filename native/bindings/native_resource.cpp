@@ -1,0 +1,106 @@
+// Arguments, streams and errors of native resources.
+#include "bindings/native_resource.h"
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "bindings/invoke.h"
+#include "bindings/stream.h"
+#include "pool/size_classes.h"
+#include "pool/threads.h"
+
+namespace nb = nanobind;
+
+namespace vramkit {
+
+using pool::Failure;
+using pool::StreamRef;
+
+uint64_t positive(nb::handle number, const char* what) {
+    const nb::object index = nb::steal(PyNumber_Index(number.ptr()));
+    if (!index.is_valid()) throw nb::python_error();
+    int overflow = 0;
+    const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+    if (overflow == 0 && value > 0) return static_cast<uint64_t>(value);
+    const std::string text = std::string(what) + " is " + nb::str(index).c_str() +
+                             "; it may be 1 to " + std::to_string(pool::kLargestRequest);
+    throw nb::value_error(text.c_str());
+}
+
+uint64_t pointer(nb::handle number) {
+    const nb::object index = nb::steal(PyNumber_Index(number.ptr()));
+    if (!index.is_valid()) throw nb::python_error();
+    const unsigned long long value = PyLong_AsUnsignedLongLong(index.ptr());
+    if (value == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr) {
+        PyErr_Clear();
+        return 0;
+    }
+    return value;
+}
+
+void raise_failure(const Driver& driver, const Failure& why, const char* call) {
+    switch (why.kind) {
+        case Failure::Kind::bad_value:
+            throw nb::value_error(why.message.c_str());
+        case Failure::Kind::closed:
+        case Failure::Kind::forked:
+            raise_closed(why.message);
+        case Failure::Kind::out_of_memory:
+            if (why.message.empty()) check(driver, why.code, why.call.c_str());
+            raise_out_of_memory(call, why.message);
+        case Failure::Kind::driver:
+            check(driver, why.code, why.call.c_str());
+            break;
+        default:
+            break;
+    }
+    throw std::runtime_error(why.message.empty() ? std::string(call) + " failed" : why.message);
+}
+
+NativeResource::NativeResource(std::shared_ptr<Device> device, const char* name)
+    : device_(std::move(device)),
+      name_(name),
+      epoch_(device_->session().epoch()),
+      fork_count_(pool::fork_count()) {
+    unsigned long long id = 0;
+    VRAMKIT_INVOKE(*device_, cuStreamGetId, nullptr, &id);
+    legacy_.id = id;
+    legacy_.told = true;  // it lives as long as the context
+}
+
+bool NativeResource::forked() const { return fork_count_ != pool::fork_count(); }
+
+void NativeResource::require_present() const {
+    if (gone()) {
+        raise_closed("this " + std::string(name_) +
+                     " is gone: the simulated GPU was reset after it was made");
+    }
+    if (forked()) {
+        raise_closed("this " + std::string(name_) +
+                     " belongs to the parent process: a forked child cannot use it");
+    }
+}
+
+StreamRef NativeResource::stream(nb::handle object) const {
+    if (object.is_none()) return legacy_;
+    if (nb::isinstance<Stream>(object)) {
+        const Stream& stream = *nb::inst_ptr<Stream>(object);
+        stream.require_usable();
+        if (stream.device().get() != device_.get()) {
+            const std::string text =
+                "the stream is of another device than the " + std::string(name_);
+            throw nb::value_error(text.c_str());
+        }
+        if (!stream.per_thread()) return {stream.handle(), stream.id(), stream.owned()};
+    }
+    StreamRef result{stream_handle(object), 0};
+    unsigned long long id = 0;
+    const ContextScope scope(*device_);
+    check(device_->session().driver(), device_->call().cuStreamGetId(result.handle, &id),
+          "cuStreamGetId");
+    result.id = id;
+    return result;
+}
+
+}  // namespace vramkit

@@ -1,0 +1,61 @@
+// What all resources of device memory that are written in C++ share on their way to Python: the
+// device, the life they belong to, and the meaning of the arguments.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "bindings/device.h"
+#include "pool/types.h"
+
+namespace vramkit {
+
+// A size from Python: any integer of 1 and more that 63 bits hold. Raises TypeError for what is no
+// integer, ValueError, which says what was given, for the rest.
+uint64_t positive(nanobind::handle number, const char* what);
+// An address from Python; 0, which is nobody's, for what no address can be. Raises TypeError.
+uint64_t pointer(nanobind::handle number);
+
+[[noreturn]] void raise_failure(const Driver& driver, const pool::Failure& why, const char* call);
+
+class NativeResource {
+  public:
+    // `name` is what messages call it.
+    NativeResource(std::shared_ptr<Device> device, const char* name);
+    virtual ~NativeResource() = default;
+    NativeResource(const NativeResource&) = delete;
+    NativeResource& operator=(const NativeResource&) = delete;
+
+    // Raise what the Python methods of these names raise. No stream: the legacy default stream, or
+    // that of the allocation.
+    virtual uint64_t malloc(nanobind::handle bytes, nanobind::handle stream) = 0;
+    virtual void free(uint64_t address, std::optional<uint64_t> bytes, nanobind::handle stream) = 0;
+
+    const std::shared_ptr<Device>& device() const { return device_; }
+    // The simulated GPU was reset, and all blocks went with it; or this is a forked child, and they
+    // are the parent's. Nothing is to be given back then.
+    bool lost() const { return gone() || forked(); }
+
+  protected:
+    bool gone() const { return epoch_ != device_->session().epoch(); }
+    bool forked() const;
+    // Raises ClosedError where it is lost.
+    void require_present() const;
+    // Our own streams know their id; of a foreign one the driver is asked. Raises.
+    pool::StreamRef stream(nanobind::handle object) const;
+    [[noreturn]] void fail(const pool::Failure& why, const char* call) const {
+        raise_failure(device_->session().driver(), why, call);
+    }
+
+  private:
+    std::shared_ptr<Device> device_;
+    const char* name_;
+    uint64_t epoch_;
+    int fork_count_;
+    pool::StreamRef legacy_;
+};
+
+}  // namespace vramkit
