@@ -11,6 +11,8 @@
 #include "bindings/bind.h"
 #include "bindings/invoke.h"
 #include "bindings/stream.h"
+#include "capi/handle.h"
+#include "capi/instances.h"
 #include "pool/pool.h"
 
 namespace nb = nanobind;
@@ -44,32 +46,32 @@ using pool::StreamRef;
 // The engine with the life it belongs to: a reset of the simulated GPU ends it.
 class PoolEngine {
   public:
-    PoolEngine(std::shared_ptr<Device> device, const Config& config)
+    // Without settings: the process-wide one, which programs in C share.
+    PoolEngine(std::shared_ptr<Device> device, const Config* config)
         : device_(std::move(device)), epoch_(device_->session().epoch()) {
         Failure why;
-        CUcontext context = nullptr;
-        check(device_->session().driver(), device_->context(&context), "cuDevicePrimaryCtxRetain");
+        const std::shared_ptr<Driver>& driver = device_->session().shared_driver();
         {
             const GilReleased released;
-            engine_ = pool::Pool::open(device_->session().shared_driver(), device_->handle(),
-                                       context, config, why);
-            unsigned long long id = 0;
-            const ContextScope scope(*device_);
-            if (device_->call().cuStreamGetId(nullptr, &id) == CUDA_SUCCESS) legacy_.id = id;
-            legacy_.told = true;  // it lives as long as the context
+            if (config != nullptr) {
+                handle_ = capi::open_pool(driver, device_->ordinal(), *config, why);
+            } else {
+                // The registry keeps it.
+                handle_ = {capi::process_wide_pool(driver, device_->ordinal(), why), [](auto*) {}};
+            }
         }
-        if (engine_ == nullptr) fail(why, "Pool");
+        if (handle_ == nullptr) fail(why, "Pool");
     }
     ~PoolEngine() {
-        if (engine_ == nullptr) return;
+        if (handle_ == nullptr) return;
         if (!ExitGate::enter()) {
             // Python exits: nothing may wait for the GPU now, and the process ends with its memory.
-            static_cast<void>(new std::shared_ptr<pool::Pool>(std::move(engine_)));
+            static_cast<void>(new std::shared_ptr<vramkit_pool>(std::move(handle_)));
             return;
         }
         ExitGate::leave();
         const GilReleased released;
-        engine_.reset();
+        handle_.reset();
     }
 
     // Raises ClosedError where the driver that the pool works with is no more, or not this
@@ -78,21 +80,22 @@ class PoolEngine {
         if (gone()) {
             raise_closed("this Pool is gone: the simulated GPU was reset after it was made");
         }
-        if (engine_->forked()) {
+        if (handle_->engine->forked()) {
             raise_closed("this Pool belongs to the parent process: a forked child cannot use it");
         }
-        return *engine_;
+        return *handle_->engine;
     }
     bool gone() const { return epoch_ != device_->session().epoch(); }
-    bool closed() const { return gone() || engine_->closed(); }
+    bool closed() const { return gone() || handle_->engine->closed(); }
     [[noreturn]] void fail(const Failure& why, const char* call) {
         raise_failure(device_->session().driver(), why, call);
     }
     const std::shared_ptr<Device>& device() const { return device_; }
+    uintptr_t c_handle() const { return reinterpret_cast<uintptr_t>(handle_.get()); }
 
     // Our own streams know their id; of a foreign one the driver is asked.
     StreamRef stream(nb::handle object) {
-        if (object.is_none()) return legacy_;
+        if (object.is_none()) return handle_->legacy;
         if (nb::isinstance<Stream>(object)) {
             const Stream& stream = *nb::inst_ptr<Stream>(object);
             stream.require_usable();
@@ -113,8 +116,7 @@ class PoolEngine {
   private:
     std::shared_ptr<Device> device_;
     uint64_t epoch_;
-    std::shared_ptr<pool::Pool> engine_;
-    StreamRef legacy_;
+    std::shared_ptr<vramkit_pool> handle_;
 };
 
 // Any integer of 1 and more that 63 bits hold; a TypeError for what is none, a ValueError, which
@@ -296,8 +298,8 @@ void bind_pool(nb::module_& module) {
              nb::arg("cache_bytes"), nb::arg("limit"), nb::arg("enable_stats"),
              nb::arg("seed_classes"));
     nb::class_<PoolEngine>(module, "PoolEngine")
-        .def(nb::init<std::shared_ptr<Device>, const Config&>(), nb::arg("device"),
-             nb::arg("config"))
+        .def(nb::init<std::shared_ptr<Device>, const Config*>(), nb::arg("device"),
+             nb::arg("config").none())
         .def("malloc", &malloc, nb::arg("size"), nb::arg("stream") = nb::none(),
              nb::sig("def malloc(self, size: int, stream: object | None = None) -> int"),
              "The address of `size` bytes, for use in the order of the stream (none: the legacy "
@@ -320,6 +322,8 @@ void bind_pool(nb::module_& module) {
             "What does not hold of the engine's equations; empty when all is well. No other thread "
             "may use the pool meanwhile.")
         .def_prop_ro("closed", &PoolEngine::closed)
+        .def_prop_ro("c_handle", &PoolEngine::c_handle,
+                     "The vramkit_pool* of the C interface, as long as this object lives.")
         .def("give_back", &give_back, nb::arg("wait"))
         .def("counts", &counts, nb::sig("def counts(self) -> dict[str, int]"))
         .def("shut", &shut)
