@@ -89,8 +89,8 @@ pool::Config config_of(const vramkit_pool_options& options) {
 vramkit_status report(const pool::Stats& now, vramkit_stats* stats) {
     if (stats == nullptr || stats->size < sizeof stats->size || stats->size > sizeof *stats) {
         return fail(VRAMKIT_BAD_VALUE,
-                    "stats must point at a vramkit_stats whose size is set: vramkit_stats stats = "
-                    "{sizeof(vramkit_stats)}; this library knows " +
+                    "stats must point at a vramkit_stats whose size is set: stats.size = "
+                    "sizeof(vramkit_stats); this library knows " +
                         std::to_string(sizeof(vramkit_stats)) + " bytes of it");
     }
     vramkit_stats all{};

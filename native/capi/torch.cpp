@@ -68,7 +68,9 @@ void* vramkit_torch_malloc(ptrdiff_t size, int device, void* stream) {
     if (size == 0) return nullptr;
     std::uint64_t address = 0;
     const vramkit_status status = guarded([&] {
-        if (size < 0) return fail(VRAMKIT_BAD_VALUE, "size is " + std::to_string(size));
+        if (size < 0)
+            return fail(VRAMKIT_BAD_VALUE,
+                        "size is " + std::to_string(size) + "; it may be 0 or more");
         const vramkit_pool* const pool = pool_of(device);
         if (pool == nullptr) return vramkit_last_status();
         Failure why;
