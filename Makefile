@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EDITABLE := build/editable
 NATIVE := $(shell find native -print 2>/dev/null)
-CXX_FILES := $(shell find native tests/native benchmarks/native \
+CXX_FILES := $(shell find native tests/native benchmarks/native examples \
 	\( -name '*.h' -o -name '*.hpp' -o -name '*.cpp' \) 2>/dev/null)
 # ThreadSanitizer of older compilers fails where the kernel spreads addresses widely; containers
 # may forbid this call, hence the trial.

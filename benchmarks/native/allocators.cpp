@@ -12,7 +12,9 @@ namespace pool = vramkit::pool;
 
 [[noreturn]] void raise(const pool::Failure& why) {
     throw Failure("the pool failed: " + why.message +
-                  (why.call.empty() ? "" : why.call + " " + vramkit::error_name(why.code)));
+                  (why.call.empty() ? ""
+                                    : std::string(why.call) + " " +
+                                          vramkit::error_name(why.code)));
 }
 
 // Streams whose id is known, as those that vramkit itself makes.

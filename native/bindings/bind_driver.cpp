@@ -11,6 +11,7 @@
 #include "bindings/errors.h"
 #include "bindings/gil.h"
 #include "bindings/session.h"
+#include "driver/shared.h"
 
 namespace nb = nanobind;
 
@@ -20,19 +21,19 @@ namespace {
 // The session, or the sentence that says why there is none: Python words the exception.
 using Found = std::variant<std::shared_ptr<Session>, std::string>;
 
-Found found(Driver::Opened opened) {
+Found found(Shared opened) {
     if (auto* error = std::get_if<OpenError>(&opened)) return std::move(error->message);
-    return std::make_shared<Session>(std::get<std::shared_ptr<Driver>>(std::move(opened)));
+    return std::make_shared<Session>(std::get<SharedDriver>(std::move(opened)).driver);
 }
 
 Found open_cuda() {
     const GilReleased released;
-    return found(Driver::open_cuda());
+    return found(share_cuda());
 }
 
 Found open_path(const std::string& path) {
     const GilReleased released;
-    return found(Driver::open_path(path));
+    return found(share_path(path));
 }
 
 void initialise(const Session& session) {

@@ -12,6 +12,8 @@
 #include "bindings/bind_blocks.h"
 #include "bindings/invoke.h"
 #include "bindings/native_resource.h"
+#include "capi/handle.h"
+#include "capi/instances.h"
 #include "pool/pool.h"
 
 namespace nb = nanobind;
@@ -25,28 +27,31 @@ using pool::StreamRef;
 
 class PoolEngine final : public NativeResource {
   public:
-    PoolEngine(std::shared_ptr<Device> given, const Config& config)
+    // Without settings: the process-wide one, which programs in C share.
+    PoolEngine(std::shared_ptr<Device> given, const Config* config)
         : NativeResource(std::move(given), "Pool") {
         Failure why;
-        CUcontext context = nullptr;
-        check(device()->session().driver(), device()->context(&context),
-              "cuDevicePrimaryCtxRetain");
+        const std::shared_ptr<Driver>& driver = device()->session().shared_driver();
         {
             const GilReleased released;
-            engine_ = pool::Pool::open(device()->session().shared_driver(), device()->handle(),
-                                       context, config, why);
+            if (config != nullptr) {
+                handle_ = capi::open_pool(driver, device()->ordinal(), *config, why);
+            } else {
+                // The registry keeps it.
+                handle_ = {capi::process_wide_pool(driver, device()->ordinal(), why), [](auto*) {}};
+            }
         }
-        if (engine_ == nullptr) fail(why, "Pool");
+        if (handle_ == nullptr) fail(why, "Pool");
     }
     ~PoolEngine() override {
-        if (engine_ == nullptr) return;
+        if (handle_ == nullptr) return;
         if (ExitGate::closed()) {
             // Python exits: nothing may wait for the GPU now, and the process ends with its memory.
-            static_cast<void>(new std::shared_ptr<pool::Pool>(std::move(engine_)));
+            static_cast<void>(new std::shared_ptr<vramkit_pool>(std::move(handle_)));
             return;
         }
         const GilReleased released;
-        engine_.reset();
+        handle_.reset();
     }
 
     uint64_t malloc(nb::handle bytes, nb::handle stream) override;
@@ -56,15 +61,16 @@ class PoolEngine final : public NativeResource {
     // process's.
     pool::Pool& engine() {
         require_present();
-        return *engine_;
+        return *handle_->engine;
     }
-    bool closed() const { return lost() || engine_->closed(); }
+    bool closed() const { return lost() || handle_->engine->closed(); }
+    uintptr_t c_handle() const { return reinterpret_cast<uintptr_t>(handle_.get()); }
     using NativeResource::fail;
     using NativeResource::gone;
     using NativeResource::stream;
 
   private:
-    std::shared_ptr<pool::Pool> engine_;
+    std::shared_ptr<vramkit_pool> handle_;
 };
 
 uint64_t allocate(PoolEngine& self, nb::handle bytes, nb::handle stream, bool may_wait,
@@ -101,15 +107,18 @@ void PoolEngine::free(uint64_t address, std::optional<uint64_t> bytes, nb::handl
     pool::Pool& pool = engine();
     std::optional<StreamRef> ref;
     if (!on.is_none()) ref = stream(on);
-    Freed freed = pool.free_cached(address, bytes, ref, why, full);
-    if (freed == Freed::no_cache) {
-        const GilReleased released;
-        freed = pool.free(address, bytes, ref, why) ? Freed::yes : Freed::refused;
-    } else if (full.cache != nullptr) {
+    if (pool.free_cached(address, bytes.value_or(0), ref ? &*ref : nullptr, full) == Freed::yes) {
+        if (full.cache == nullptr) return;
         const GilReleased released;
         pool.spill(full);
+        return;
     }
-    if (freed == Freed::refused) fail(why, "Pool.free");
+    bool done;
+    {
+        const GilReleased released;
+        done = pool.free(address, bytes, ref, why);
+    }
+    if (!done) fail(why, "Pool.free");
 }
 
 nb::dict counts(PoolEngine& self) {
@@ -120,38 +129,117 @@ nb::dict counts(PoolEngine& self) {
         now = engine.stats();
     }
     nb::dict result;
-#define VRAMKIT_STAT(name) result[#name] = now.name
-    VRAMKIT_STAT(total_allocated);
-    VRAMKIT_STAT(total_freed);
-    VRAMKIT_STAT(allocation_count);
-    VRAMKIT_STAT(free_count);
-    VRAMKIT_STAT(cache_hits);
-    VRAMKIT_STAT(cache_misses);
-    VRAMKIT_STAT(global_hits);
-    VRAMKIT_STAT(fresh_hits);
-    VRAMKIT_STAT(device_growths);
-    VRAMKIT_STAT(current_usage);
-    VRAMKIT_STAT(peak_usage);
-    VRAMKIT_STAT(reserved);
-    VRAMKIT_STAT(peak_reserved);
-    VRAMKIT_STAT(cached);
-    VRAMKIT_STAT(waiting);
-    VRAMKIT_STAT(chunks);
-    VRAMKIT_STAT(marks);
+#define VRAMKIT_STAT(type, name) result[#name] = now.name;
+#include "pool/stats.def"
 #undef VRAMKIT_STAT
     return result;
 }
 
-Config config_from(uint64_t thread_cache_max_blocks, uint64_t global_cache_max_blocks,
-                   uint64_t batch_alloc_count, uint64_t cache_bytes, uint64_t limit,
-                   bool enable_stats, bool seed_classes) {
-    return {thread_cache_max_blocks,
-            global_cache_max_blocks,
-            batch_alloc_count,
-            cache_bytes,
-            limit,
-            enable_stats,
-            seed_classes ? pool::Classes::seed : pool::Classes::fine};
+nb::dict layout(PoolEngine& self) {
+    using Layout = pool::Pool::Layout;
+    pool::Pool& engine = self.engine();
+    Layout now;
+    {
+        const GilReleased released;
+        now = engine.layout();
+    }
+    constexpr const char* uses[] = {"slabs", "block", "idle"};
+    constexpr const char* states[] = {"idle", "live", "cached", "shelved"};
+    const auto list = [](const auto& all, auto convert) {
+        nb::list result;
+        for (const auto& each : all) {
+            nb::dict entry;
+            convert(each, entry);
+            result.append(entry);
+        }
+        return result;
+    };
+    nb::dict result;
+    result["extents"] = list(now.extents, [&](const Layout::OneExtent& each, nb::dict& entry) {
+        entry["address"] = each.address;
+        entry["bytes"] = each.bytes;
+        nb::list pieces;
+        for (const uint64_t bytes : each.pieces) pieces.append(bytes);
+        entry["pieces"] = pieces;
+        entry["use"] = uses[static_cast<std::size_t>(each.use)];
+    });
+    result["slabs"] = list(now.slabs, [](const Layout::OneSlab& each, nb::dict& entry) {
+        entry["address"] = each.address;
+        entry["bytes"] = each.bytes;
+        entry["block_bytes"] = each.block_bytes;
+        entry["count"] = each.count;
+    });
+    result["blocks"] = list(now.blocks, [&](const Layout::OneBlock& each, nb::dict& entry) {
+        entry["address"] = each.address;
+        entry["bytes"] = each.bytes;
+        entry["asked"] = each.asked;
+        entry["state"] = states[static_cast<std::size_t>(each.state)];
+        entry["stream"] = each.stream;
+    });
+    result["streams"] = list(now.streams, [](const Layout::OneStream& each, nb::dict& entry) {
+        entry["id"] = each.id;
+        entry["kind"] = each.capture ? "capture" : "stream";
+        entry["ended"] = each.ended;
+    });
+    return result;
+}
+
+// Field by field, so that settings have one list of names here and one in Python.
+void set_field(Config& config, const std::string& name, nb::handle value) {
+#define VRAMKIT_FIELD(field)                                   \
+    if (name == #field) {                                      \
+        config.field = nb::cast<decltype(config.field)>(value); \
+        return;                                                \
+    }
+    VRAMKIT_FIELD(alignment)
+    VRAMKIT_FIELD(thread_cache_max_blocks)
+    VRAMKIT_FIELD(global_cache_max_blocks)
+    VRAMKIT_FIELD(batch_alloc_count)
+    VRAMKIT_FIELD(defrag_threshold)
+    VRAMKIT_FIELD(defrag_interval_ms)
+    VRAMKIT_FIELD(enable_stats)
+    VRAMKIT_FIELD(enable_defrag)
+    VRAMKIT_FIELD(cache_bytes)
+    VRAMKIT_FIELD(thread_cache_bytes)
+    VRAMKIT_FIELD(limit)
+    VRAMKIT_FIELD(decay_ms)
+    VRAMKIT_FIELD(background)
+#undef VRAMKIT_FIELD
+    const auto text = nb::cast<std::string>(value);
+    if (name == "size_classes" && (text == "fine" || text == "seed")) {
+        config.classes = text == "seed" ? pool::Classes::seed : pool::Classes::fine;
+    } else if (name == "large" && (text == "pool" || text == "direct")) {
+        config.large = text == "direct" ? pool::Large::direct : pool::Large::pool;
+    } else {
+        throw nb::value_error(("no setting " + name + " with the value " + text).c_str());
+    }
+}
+
+Config config_from(const nb::kwargs& settings) {
+    Config config;
+    for (const auto& [name, value] : settings) {
+        set_field(config, nb::cast<std::string>(name), value);
+    }
+    return config;
+}
+
+uint64_t defragment(PoolEngine& self) {
+    Failure why;
+    pool::Pool& engine = self.engine();
+    uint64_t moved;
+    {
+        const GilReleased released;
+        moved = engine.defragment(why);
+    }
+    if (why.kind != Failure::Kind::none) self.fail(why, "Pool.defragment");
+    return moved;
+}
+
+bool step(PoolEngine& self) {
+    pool::Pool& engine = self.engine();
+    if (engine.closed()) raise_closed("the pool is closed");
+    const GilReleased released;
+    return engine.step();
 }
 
 uint64_t give_back(PoolEngine& self, bool wait) {
@@ -212,16 +300,12 @@ std::string check_invariants(PoolEngine& self) {
 }  // namespace
 
 void bind_pool(nb::module_& module) {
-    nb::class_<Config>(module, "PoolConfig")
-        .def(nb::new_(&config_from), nb::kw_only(), nb::arg("thread_cache_max_blocks"),
-             nb::arg("global_cache_max_blocks"), nb::arg("batch_alloc_count"),
-             nb::arg("cache_bytes"), nb::arg("limit"), nb::arg("enable_stats"),
-             nb::arg("seed_classes"));
+    nb::class_<Config>(module, "PoolConfig").def(nb::new_(&config_from));
     nb::class_<PoolEngine> engine(module, "PoolEngine");
     bind_blocks(engine);
     engine
-        .def(nb::init<std::shared_ptr<Device>, const Config&>(), nb::arg("device"),
-             nb::arg("config"))
+        .def(nb::init<std::shared_ptr<Device>, const Config*>(), nb::arg("device"),
+             nb::arg("config").none())
         .def("try_malloc", &try_malloc, nb::arg("size"), nb::arg("stream") = nb::none(),
              nb::sig("def try_malloc(self, size: int, stream: object | None = None) -> int | None"),
              "As malloc, but never waits: None where nothing is to be had at once.")
@@ -233,8 +317,17 @@ void bind_pool(nb::module_& module) {
             "check_invariants", &check_invariants,
             "What does not hold of the engine's equations; empty when all is well. No other thread "
             "may use the pool meanwhile.")
+        .def_prop_ro("c_handle", &PoolEngine::c_handle,
+                     "The vramkit_pool* of the C interface, as long as this object lives.")
+        .def("defragment", &defragment,
+             "Make one piece of all idle memory. The bytes that were moved for it.")
+        .def("step", &step,
+             "What the background thread does, once. True: marks are awaited, and more is to do "
+             "soon.")
+        .def("layout", &layout, nb::sig("def layout(self) -> dict[str, Any]"),
+             "Where everything is: extents, slabs, blocks and streams.")
         .def("give_back", &give_back, nb::arg("wait"))
-        .def("counts", &counts, nb::sig("def counts(self) -> dict[str, int]"))
+        .def("counts", &counts, nb::sig("def counts(self) -> dict[str, float]"))
         .def("shut", &shut)
         .def("apply", &apply, nb::arg("config"));
 }

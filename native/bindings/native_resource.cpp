@@ -8,6 +8,7 @@
 #include "bindings/invoke.h"
 #include "bindings/stream.h"
 #include "pool/size_classes.h"
+#include "pool/streams.h"
 #include "pool/threads.h"
 
 namespace nb = nanobind;
@@ -47,10 +48,10 @@ void raise_failure(const Driver& driver, const Failure& why, const char* call) {
         case Failure::Kind::forked:
             raise_closed(why.message);
         case Failure::Kind::out_of_memory:
-            if (why.message.empty()) check(driver, why.code, why.call.c_str());
+            if (why.message.empty()) check(driver, why.code, why.call.data());
             raise_out_of_memory(call, why.message);
         case Failure::Kind::driver:
-            check(driver, why.code, why.call.c_str());
+            check(driver, why.code, why.call.data());
             break;
         default:
             break;
@@ -94,12 +95,9 @@ StreamRef NativeResource::stream(nb::handle object) const {
         }
         if (!stream.per_thread()) return {stream.handle(), stream.id(), stream.owned()};
     }
-    StreamRef result{stream_handle(object), 0};
-    unsigned long long id = 0;
+    StreamRef result{stream_handle(object)};
     const ContextScope scope(*device_);
-    check(device_->session().driver(), device_->call().cuStreamGetId(result.handle, &id),
-          "cuStreamGetId");
-    result.id = id;
+    check(device_->session().driver(), pool::identify(device_->call(), result), "cuStreamGetId");
     return result;
 }
 

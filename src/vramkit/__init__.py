@@ -7,15 +7,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from vramkit import driver as driver
     from vramkit import pool as pool
     from vramkit.pool import Pool as Pool
 
     __version__: str
 
-__all__ = ["Pool", "__version__", "driver", "pool"]
+__all__ = ["Pool", "__version__", "driver", "get_include", "get_library", "pool"]
 
 _MODULES = {"driver", "pool"}
+
+
+def get_include() -> str:
+    """The folder of vramkit.h and vramkit.hpp, for a compiler's -I."""
+    return str(_library_folder() / "include")
+
+
+def get_library() -> str:
+    """The path of libvramkit.so, which programs in C and C++ link to."""
+    return str(_library_folder() / "libvramkit.so")
+
+
+def _library_folder() -> "Path":
+    from pathlib import Path
+
+    from vramkit import _core
+
+    return Path(_core.__file__).parent / "_lib"
 
 
 def __getattr__(name: str) -> object:

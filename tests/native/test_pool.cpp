@@ -93,7 +93,7 @@ std::shared_ptr<Pool> open_pool(const Card& card, Config config = {}) {
 std::uint64_t must_malloc(Pool& pool, std::uint64_t bytes, StreamRef stream) {
     Failure why;
     const std::uint64_t address = pool.malloc(bytes, stream, true, why);
-    if (address == 0) CHECK_EQUAL(why.message + why.call, "a block");
+    if (address == 0) CHECK_EQUAL(why.message + std::string(why.call), "a block");
     return address;
 }
 

@@ -12,42 +12,90 @@ MIB = 1 << 20
 
 
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pool can be told. The defaults need no change; all may change at run time."""
+    """What a pool can be told. The defaults need no change; all but background may change later."""
 
+    alignment: int = 256
+    """Of every block, in bytes: a power of two, 256 to 65536."""
     thread_cache_max_blocks: int = 64
     """Free blocks of one size class that a thread keeps for a stream before it shares them."""
     global_cache_max_blocks: int = 1024
-    """Free blocks of one size class that are shared before idle memory goes back to the driver."""
+    """Free blocks of one size class kept for a stream before they become anybody's."""
     batch_alloc_count: int = 16
-    """Blocks that are made, or moved between thread and shared level, at a time."""
+    """Blocks that are made, or moved between a stream's threads, at a time."""
+    defrag_threshold: float = 0.3
+    """Fragmentation rate above which the background joins idle memory."""
+    defrag_interval_ms: int = 5000
+    """Time between two looks at fragmentation."""
+    enable_stats: bool = True
+    """Count allocations and frees."""
+    enable_defrag: bool = True
+    """Join idle memory in the background where it is too scattered."""
     cache_bytes: int = 32 * MIB
     """Bytes that a thread keeps for a stream before it shares them."""
+    thread_cache_bytes: int = 256 * MIB
+    """Bytes that a thread keeps for all its streams together."""
     limit: int | None = None
     """Bytes that the pool may take from the driver; None: what the card has."""
-    enable_stats: bool = True
-    """Count allocations, frees, hits and misses."""
+    decay_ms: int | None = 10_000
+    """Memory that nobody needed for so long goes back to the driver; None: never."""
     size_classes: Literal["fine", "seed"] = "fine"
     """"fine": at most 12.5 % above the request; "seed": thirteen powers of two up to 1 MiB."""
+    large: Literal["pool", "direct"] = "pool"
+    """Blocks above 1 MiB: pooled, or straight from cuMemAlloc and back by cuMemFree, which waits."""
+    background: bool = True
+    """A thread of the pool does what step() does."""
 
     def __post_init__(self) -> None:
-        for name in ("thread_cache_max_blocks", "global_cache_max_blocks", "cache_bytes"):
+        for name in (
+            "thread_cache_max_blocks",
+            "global_cache_max_blocks",
+            "cache_bytes",
+            "thread_cache_bytes",
+        ):
             _in_bounds(name, getattr(self, name), 0, "0 or more")
         _in_bounds("batch_alloc_count", self.batch_alloc_count, 1, "1 or more")
+        if not 256 <= self.alignment <= 65536 or self.alignment.bit_count() != 1:
+            raise ValueError(f"alignment is {self.alignment}; it may be 256, 512, 1024, ... 65536")
+        if not 0 <= self.defrag_threshold <= 1:
+            raise ValueError(f"defrag_threshold is {self.defrag_threshold}; it may be 0 to 1")
+        _in_time("defrag_interval_ms", self.defrag_interval_ms, "1 or more")
+        if self.decay_ms is not None:
+            _in_time("decay_ms", self.decay_ms, "None for never, or 1 or more")
         if self.limit is not None:
             _in_bounds("limit", self.limit, 2 * MIB, "None, or 2 MiB (one page) or more")
         if self.size_classes not in ("fine", "seed"):
             raise ValueError(f'size_classes is {self.size_classes!r}; it may be "fine" or "seed"')
+        if self.large not in ("pool", "direct"):
+            raise ValueError(f'large is {self.large!r}; it may be "pool" or "direct"')
+        self._refuse_what_does_nothing()
+
+    def _refuse_what_does_nothing(self) -> None:
+        default = {name: field for name, field in _defaults(type(self)).items()}
+        for name in ("defrag_threshold", "defrag_interval_ms"):
+            if not self.enable_defrag and getattr(self, name) != default[name]:
+                raise ValueError(f"{name} has no effect without enable_defrag=True")
+        if self.cache_bytes > self.thread_cache_bytes:
+            raise ValueError(
+                f"cache_bytes is {self.cache_bytes} for one stream, but a thread may keep only "
+                f"thread_cache_bytes, {self.thread_cache_bytes}, for all"
+            )
+        if self.size_classes == "seed" and self.alignment > 256:
+            raise ValueError('alignment has no effect on size_classes="seed", which are aligned')
 
     def for_engine(self) -> _core.PoolConfig:
-        return _core.PoolConfig(
-            thread_cache_max_blocks=self.thread_cache_max_blocks,
-            global_cache_max_blocks=self.global_cache_max_blocks,
-            batch_alloc_count=self.batch_alloc_count,
-            cache_bytes=self.cache_bytes,
-            limit=self.limit or 0,
-            enable_stats=self.enable_stats,
-            seed_classes=self.size_classes == "seed",
-        )
+        settings = msgspec.structs.asdict(self)
+        settings["limit"] = self.limit or 0
+        settings["decay_ms"] = self.decay_ms or 0
+        return _core.PoolConfig(**settings)
+
+
+def _defaults(kind: type[msgspec.Struct]) -> dict[str, object]:
+    return {field.name: field.default for field in msgspec.structs.fields(kind)}
+
+
+def _in_time(name: str, value: int, words: str) -> None:
+    if not 1 <= value <= 1 << 40:
+        raise ValueError(f"{name} is {value}; it may be {words} milliseconds")
 
 
 def _in_bounds(name: str, value: int, least: int, words: str) -> None:
@@ -65,23 +113,48 @@ class PoolStats(msgspec.Struct, frozen=True):
     cache_hits: int
     """Served by the thread's own cache."""
     cache_misses: int
-    global_hits: int
-    """Of the misses: served by blocks that threads had shared."""
-    fresh_hits: int
-    """... by blocks that were mapped and never used."""
+    shelf_hits: int
+    """Of the misses: served by what threads of the stream had shared."""
+    idle_hits: int
+    """... by mapped memory that was nobody's."""
+    other_hits: int
+    """... by blocks of other streams whose work was done."""
+    wait_hits: int
+    """... by such blocks after a wait on the GPU."""
+    remap_hits: int
+    """... by idle memory put together anew."""
+    growth_hits: int
+    """... by new memory."""
+    direct_hits: int
+    """... by the driver itself (large="direct")."""
     device_growths: int
     """Times that memory was taken from the driver."""
+    marks: int
+    """Events recorded."""
+    returned: int
+    """Given back to the driver."""
+    moved: int
+    """Mapped at a second place to join idle memory."""
     current_usage: int
     """Asked for and not freed."""
     peak_usage: int
-    """Exact to 64 KiB a thread."""
+    """Exact to 64 KiB a thread and stream."""
     reserved: int
     """Taken from the driver."""
     peak_reserved: int
     cached: int
     """Free, in threads' caches."""
     waiting: int
-    """Free, at the shared level."""
-    chunks: int
-    marks: int
-    """Events recorded."""
+    """Free, kept for the streams they were freed on."""
+    idle: int
+    """Free, nobody's."""
+    fragmentation_bytes: int
+    """Free, and of no use for a request of the largest size asked for in the last interval."""
+    fragmentation_rate: float
+    """That over what is reserved."""
+    segments: int
+    slabs: int
+    large_blocks: int
+    """Blocks of 2 MiB and more that exist: in use, or kept for a stream."""
+    captures: int
+    """Streams of captures whose graphs live."""

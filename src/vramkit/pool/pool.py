@@ -32,13 +32,20 @@ class Pool(_core.PoolEngine):
 
     @classmethod
     def instance(cls, device: Device | int | None = None) -> Pool:
-        """The process-wide pool of a device, made on first use and again after it was closed."""
+        """The process-wide pool of a device, made on first use and again after it was closed.
+
+        Programs in C have the same one as vramkit_pool_instance(device).
+        """
         found = _device(device)
         key = (id(found.driver), found.ordinal)
         with _lock:
             pool = _instances.get(key)
             if pool is None or pool.closed:
-                pool = _instances[key] = cls(device=found)
+                pool = cls.__new__(cls)
+                pool._config = PoolConfig()
+                pool._device = found
+                _core.PoolEngine.__init__(pool, found, None)
+                _instances[key] = pool
             return pool
 
     @property
@@ -65,7 +72,7 @@ class Pool(_core.PoolEngine):
 
         table = Table("what", "figure", title=f"Pool on {self._device.name}")
         for name, value in msgspec.structs.asdict(self.stats()).items():
-            table.add_row(name.replace("_", " "), f"{value:,}")
+            table.add_row(name.replace("_", " "), f"{value:,.3f}" if isinstance(value, float) else f"{value:,}")
         Console().print(table)
 
     def trim(self) -> int:

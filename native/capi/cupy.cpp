@@ -1,0 +1,72 @@
+// What CuPy's CFunctionAllocator calls.
+#include <optional>
+#include <string>
+
+#include "capi/errors.h"
+#include "capi/handle.h"
+#include "capi/instances.h"
+
+// CuPy names no stream: its own function tells the calling thread's.
+struct vramkit_cupy {
+    vramkit_pool* pool = nullptr;  // null: the process-wide one
+    intptr_t (*current_stream)(void) = nullptr;
+};
+
+namespace {
+
+using namespace vramkit;
+using namespace vramkit::capi;
+using pool::Failure;
+
+// Null and the thread's last error where the device has no such pool.
+const vramkit_pool* pool_of(const vramkit_cupy& made, int device) {
+    if (made.pool == nullptr) return default_pool(device);
+    if (made.pool->ordinal == device) return made.pool;
+    fail(VRAMKIT_BAD_VALUE, "the pool is of device " + std::to_string(made.pool->ordinal) +
+                                ", and CuPy's current device is " + std::to_string(device));
+    return nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+vramkit_cupy* vramkit_cupy_create(vramkit_pool* pool, intptr_t (*current_stream)(void)) {
+    return guarded_pointer([&]() -> vramkit_cupy* {
+        if (current_stream == nullptr) {
+            fail(VRAMKIT_BAD_VALUE,
+                 "current_stream is NULL; it must be a function that tells the current stream");
+            return nullptr;
+        }
+        return std::make_unique<vramkit_cupy>(vramkit_cupy{pool, current_stream}).release();
+    });
+}
+
+void vramkit_cupy_destroy(vramkit_cupy* made) { std::unique_ptr<vramkit_cupy>(made).reset(); }
+
+void* vramkit_cupy_malloc(void* param, size_t size, int device) {
+    return guarded_pointer([&]() -> void* {
+        const auto& made = *static_cast<const vramkit_cupy*>(param);
+        const vramkit_pool* const pool = pool_of(made, device);
+        if (pool == nullptr) return nullptr;
+        Failure why;
+        void* const stream = reinterpret_cast<void*>(made.current_stream());
+        const std::uint64_t address = allocate(*pool, size, stream, Life::unknown, true, why);
+        if (address == 0) fail(why);
+        return block_at(address);
+    });
+}
+
+void vramkit_cupy_free(void* param, void* block, int device) {
+    guarded([&] {
+        const auto& made = *static_cast<const vramkit_cupy*>(param);
+        if (block == nullptr) return VRAMKIT_OK;
+        const vramkit_pool* const pool = pool_of(made, device);
+        if (pool == nullptr) return vramkit_last_status();
+        Failure why;
+        const bool done = pool->engine->free(address_of(block), std::nullopt, std::nullopt, why);
+        return done ? VRAMKIT_OK : fail(why);
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,81 @@
+// The calling thread's last error.
+#include "capi/errors.h"
+
+#include "driver/driver.h"
+
+namespace vramkit::capi {
+namespace {
+
+using Kind = pool::Failure::Kind;
+
+struct LastError {
+    vramkit_status status = VRAMKIT_OK;
+    std::string text;
+    const char* fixed = nullptr;  // said instead of the text, where that could not be made
+};
+
+thread_local LastError last;
+
+vramkit_status status_of(Kind kind) {
+    switch (kind) {
+        case Kind::bad_value:
+            return VRAMKIT_BAD_VALUE;
+        case Kind::closed:
+            return VRAMKIT_CLOSED;
+        case Kind::forked:
+            return VRAMKIT_FORKED;
+        case Kind::out_of_memory:
+            return VRAMKIT_OUT_OF_MEMORY;
+        default:
+            return VRAMKIT_DRIVER;
+    }
+}
+
+}  // namespace
+
+vramkit_status fail(vramkit_status status, std::string text) noexcept {
+    last.status = status;
+    last.text = std::move(text);
+    last.fixed = nullptr;
+    return status;
+}
+
+vramkit_status fail_without_host_memory() noexcept {
+    last.status = VRAMKIT_OUT_OF_MEMORY;
+    last.fixed = "the host is out of memory";
+    return last.status;
+}
+
+vramkit_status fail(const pool::Failure& why) noexcept {
+    try {
+        return fail(status_of(why.kind), words(why));
+    } catch (const std::bad_alloc&) {
+        return fail_without_host_memory();
+    }
+}
+
+vramkit_status fail_unexpectedly(const char* what) noexcept {
+    try {
+        return fail(VRAMKIT_DRIVER, what);
+    } catch (const std::bad_alloc&) {
+        return fail_without_host_memory();
+    }
+}
+
+std::string words(const pool::Failure& why) {
+    if (!why.message.empty()) return why.message;
+    return std::string(why.call) + ": " + error_name(why.code) + ", " + std::string(error_meaning(why.code));
+}
+
+}  // namespace vramkit::capi
+
+extern "C" {
+
+vramkit_status vramkit_last_status(void) { return vramkit::capi::last.status; }
+
+const char* vramkit_last_error(void) {
+    const auto& last = vramkit::capi::last;
+    return last.fixed != nullptr ? last.fixed : last.text.c_str();
+}
+
+}  // extern "C"

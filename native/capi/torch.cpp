@@ -1,0 +1,128 @@
+// What PyTorch's CUDAPluggableAllocator calls.
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "capi/errors.h"
+#include "capi/handle.h"
+#include "capi/instances.h"
+
+namespace {
+
+using namespace vramkit;
+using namespace vramkit::capi;
+using pool::Failure;
+
+constexpr int kMostDevices = 64;
+
+// Pools that PyTorch was told to use, as copies of our own: PyTorch frees its blocks when it likes,
+// long after the caller has forgotten the pool.
+struct Chosen {
+    std::mutex lock;
+    std::vector<std::unique_ptr<vramkit_pool>> all;
+    std::array<std::atomic<vramkit_pool*>, kMostDevices> now{};  // null: the process-wide one
+};
+
+// Never destroyed: tensors may go while the process exits.
+Chosen& chosen() {
+    static Chosen& made = *std::make_unique<Chosen>().release();
+    return made;
+}
+
+// The pool of a device; null and the thread's last error where there is none.
+vramkit_pool* pool_of(int device) {
+    if (device >= 0 && device < kMostDevices) {
+        vramkit_pool* const told = chosen().now[static_cast<std::size_t>(device)].load();
+        if (told != nullptr) return told;
+    }
+    return default_pool(device);
+}
+
+bool free_block(const vramkit_pool& pool, void* block, Failure& why) {
+    return pool.engine->free(address_of(block), std::nullopt, std::nullopt, why);
+}
+
+// Of a pool that was chosen earlier, or the process-wide one while another is chosen.
+bool free_elsewhere(void* block, int device) {
+    Failure why;
+    Chosen& pools = chosen();
+    {
+        const std::lock_guard guard(pools.lock);
+        for (const auto& pool : pools.all) {
+            if (pool->ordinal == device && free_block(*pool, block, why)) return true;
+        }
+    }
+    const vramkit_pool* const shared = default_pool_if_open(device);
+    return shared != nullptr && free_block(*shared, block, why);
+}
+
+}  // namespace
+
+extern "C" {
+
+void* vramkit_torch_malloc(ptrdiff_t size, int device, void* stream) {
+    if (size == 0) return nullptr;
+    std::uint64_t address = 0;
+    const vramkit_status status = guarded([&] {
+        if (size < 0)
+            return fail(VRAMKIT_BAD_VALUE,
+                        "size is " + std::to_string(size) + "; it may be 0 or more");
+        const vramkit_pool* const pool = pool_of(device);
+        if (pool == nullptr) return vramkit_last_status();
+        Failure why;
+        address =
+            allocate(*pool, static_cast<std::uint64_t>(size), stream, Life::durable, true, why);
+        return address != 0 ? VRAMKIT_OK : fail(why);
+    });
+    if (status == VRAMKIT_OUT_OF_MEMORY) {
+        // The words by which programs tell this error from others.
+        throw std::runtime_error(std::string("CUDA out of memory. ") + vramkit_last_error());
+    }
+    if (status != VRAMKIT_OK) throw std::runtime_error(vramkit_last_error());
+    return block_at(address);
+}
+
+void vramkit_torch_free(void* block, ptrdiff_t, int device, void*) {
+    guarded([&] {
+        if (block == nullptr) return VRAMKIT_OK;
+        const vramkit_pool* const pool = pool_of(device);
+        if (pool == nullptr) return vramkit_last_status();
+        Failure why;
+        if (free_block(*pool, block, why)) return VRAMKIT_OK;
+        return why.kind != Failure::Kind::forked && free_elsewhere(block, device) ? VRAMKIT_OK
+                                                                                  : fail(why);
+    });
+}
+
+vramkit_status vramkit_torch_use(int device, vramkit_pool* pool) {
+    return guarded([&] {
+        if (device < 0 || device >= kMostDevices) {
+            return fail(VRAMKIT_BAD_VALUE, "device is " + std::to_string(device) +
+                                               "; it may be 0 to " +
+                                               std::to_string(kMostDevices - 1));
+        }
+        if (pool != nullptr && pool->ordinal != device) {
+            return fail(VRAMKIT_BAD_VALUE, "the pool is of device " +
+                                               std::to_string(pool->ordinal) + ", not of " +
+                                               std::to_string(device));
+        }
+        Chosen& pools = chosen();
+        const std::lock_guard guard(pools.lock);
+        vramkit_pool* own = nullptr;
+        for (const auto& known : pools.all) {
+            if (pool != nullptr && known->engine == pool->engine) own = known.get();
+        }
+        if (pool != nullptr && own == nullptr) {
+            pools.all.push_back(std::make_unique<vramkit_pool>(*pool));
+            own = pools.all.back().get();
+        }
+        pools.now[static_cast<std::size_t>(device)].store(own);
+        return VRAMKIT_OK;
+    });
+}
+
+}  // extern "C"
