@@ -47,7 +47,7 @@ def small() -> dict[str, Any]:
 
 
 def large(nbytes: int = 141_000_000_000, count: int = 50_000) -> dict[str, Any]:
-    """A full card: slabs, others of 2 to 64 MiB in every state, idle stretches, holes, 20 streams."""
+    """A full card: slabs, larger blocks in every state, idle stretches, holes, 20 streams."""
     chance = random.Random(0)
     extents: list[dict[str, Any]] = []
     slabs: list[dict[str, Any]] = []

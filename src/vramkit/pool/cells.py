@@ -68,7 +68,7 @@ def memory_map(
     drawn = []
     above: int | None = None
     for number in sorted(rows):
-        address = number * row_bytes
+        address = snapshot.extents[0].address + number * row_bytes
         cells = rows[number]
         sums: dict[MemoryState, int] = {
             state: sum(cell.nbytes.get(state, 0) for cell in cells) for state in MEMORY_NAMES
@@ -82,15 +82,14 @@ def memory_map(
         cell_bytes,
         drawn,
         streams=[snapshot.stream_name(number) for number in ranks],
-        caption=f"A row is {bytes_text(row_bytes)} of addresses, a cell {bytes_text(cell_bytes)}. "
-        "A bar is one block, or a stretch of like ones; the filled height of a cell is its part in "
-        "use. Addresses without memory behind them are left out.",
+        caption=f"A row is {bytes_text(row_bytes)} of addresses, a cell {bytes_text(cell_bytes)}; "
+        "a bar is one block or a stretch of like ones, filled as high as it is in use.",
     )
 
 
 def _row_bytes(extents: list[Extent], most_rows: int) -> int:
     row = ROW
-    while row > LEAST_ROW and _count_rows(extents, row) < FEW_ROWS:
+    while row > LEAST_ROW and _count_rows(extents, row) < min(FEW_ROWS, most_rows):
         row //= 2
     while _count_rows(extents, row) > most_rows:
         row *= 2
@@ -100,8 +99,9 @@ def _row_bytes(extents: list[Extent], most_rows: int) -> int:
 def _count_rows(extents: list[Extent], row: int) -> int:
     count, last = 0, -1
     for extent in extents:
-        first = max(extent.address // row, last + 1)
-        last = (extent.address + extent.bytes - 1) // row
+        start = extent.address - extents[0].address
+        first = max(start // row, last + 1)
+        last = (start + extent.bytes - 1) // row
         count += last + 1 - first
     return count
 
@@ -124,17 +124,18 @@ def _segments(snapshot: Snapshot) -> Iterator[tuple[int, Segment]]:
 
 
 def _rows(snapshot: Snapshot, row_bytes: int) -> dict[int, list[Cell]]:
-    """Cells by the number of their row."""
+    """Cells by the number of their row, counted from the first extent."""
     cell_bytes = row_bytes // CELLS
+    base = snapshot.extents[0].address if snapshot.extents else 0
     rows: dict[int, list[Cell]] = {}
     for extent, segment in _segments(snapshot):
-        for index in range(segment.start // cell_bytes, (segment.end - 1) // cell_bytes + 1):
+        begin, stop = segment.start - base, segment.end - base
+        for index in range(begin // cell_bytes, (stop - 1) // cell_bytes + 1):
             row = rows.get(index // CELLS)
             if row is None:
                 row = rows[index // CELLS] = [Cell() for _ in range(CELLS)]
-            start = max(segment.start, index * cell_bytes)
-            end = min(segment.end, (index + 1) * cell_bytes)
-            row[index % CELLS].add(segment, extent, end - start)
+            inside = min(stop, (index + 1) * cell_bytes) - max(begin, index * cell_bytes)
+            row[index % CELLS].add(segment, extent, inside)
     return rows
 
 

@@ -107,7 +107,7 @@ def _meanings(snapshot: Snapshot) -> Table:
         ("of it rounding", rounding, "what their size classes add to the sizes asked for"),
         ("cached", sums.cached, "free, in the cache of one thread for one stream"),
         ("waiting", sums.shelved, "free and shared: for other streams when its mark has passed"),
-        ("idle", sums.idle, "free for anybody"),
+        ("idle", sums.idle, "free, with no work of any stream in its way"),
         ("rest", sums.rest, "ends of slabs, too short for one more block"),
         (
             "lost to fragmentation",

@@ -28,11 +28,13 @@ COLOURS: dict[MemoryState, str] = {
 
 def memory_map_lines(block: MemoryMap, width: int) -> list[Text]:
     """A row a stretch of addresses, which are left out where the lines would not fit."""
-    address = max((len(f"{row.address:#x}") for row in block.rows), default=0) + 2
+    address = max((len(f"{row.address:x}") for row in block.rows), default=0) + 2
     shown = address + block.cells <= width
     lines = [Text(block.title, style="bold")]
     for row in block.rows:
-        line = Text(f"{row.address:#x}".ljust(address) if shown else "", style="dim")
+        if row.apart:
+            lines.append(Text())
+        line = Text(f"{row.address:x}".ljust(address) if shown else "", style="dim")
         for run in row.runs:
             line.append_text(_run(run))
         line.rstrip()
