@@ -54,7 +54,7 @@ def large(nbytes: int = 141_000_000_000, count: int = 50_000) -> dict[str, Any]:
     blocks: list[dict[str, Any]] = []
     sizes = [256, 1536, 4096, 20480, 65536, 163840, 524288, 1 << 20]
     at, held = BASE, 0
-    small_blocks = count - nbytes // (9 * MIB)
+    small_blocks = count - nbytes // (11 * MIB)
     while held < nbytes - 70 * MIB:
         if len(blocks) < small_blocks:
             size = chance.choice(sizes)

@@ -82,7 +82,7 @@ class Pool(_core.PoolEngine):
         """What is where now; `stacks` says by address who asked for a block."""
         from vramkit.pool.snapshot import take
 
-        return take(self, self.layout(), stacks)
+        return take(self, self.layout(), stacks)  # type: ignore[attr-defined]
 
     def trim(self) -> int:
         """Give idle memory whose work is done back to the driver. The bytes that went."""
