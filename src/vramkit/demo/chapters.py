@@ -1,5 +1,5 @@
 """The chapters, in the order they are shown."""
 
-from vramkit.demo import card, overlap, race
+from vramkit.demo import card, overlap, pool, race
 
-CHAPTERS = (card.CHAPTER, overlap.CHAPTER, race.CHAPTER)
+CHAPTERS = (card.CHAPTER, overlap.CHAPTER, pool.CHAPTER, race.CHAPTER)

@@ -3,5 +3,6 @@
 from vramkit._core import DeviceBuffer as Buffer
 from vramkit.pool.config import PoolConfig, PoolStats
 from vramkit.pool.pool import Pool
+from vramkit.pool.snapshot import Snapshot
 
-__all__ = ["Buffer", "Pool", "PoolConfig", "PoolStats"]
+__all__ = ["Buffer", "Pool", "PoolConfig", "PoolStats", "Snapshot"]

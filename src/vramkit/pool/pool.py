@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -13,6 +14,7 @@ from vramkit.pool.config import PoolConfig, PoolStats
 
 if TYPE_CHECKING:
     from vramkit.driver import Device
+    from vramkit.pool.snapshot import Snapshot
 
 _instances: dict[tuple[int, int], Pool] = {}
 _lock = Lock()
@@ -74,6 +76,12 @@ class Pool(_core.PoolEngine):
         for name, value in msgspec.structs.asdict(self.stats()).items():
             table.add_row(name.replace("_", " "), f"{value:,.3f}" if isinstance(value, float) else f"{value:,}")
         Console().print(table)
+
+    def snapshot(self, stacks: Mapping[int, Sequence[str]] | None = None) -> Snapshot:
+        """What is where now; `stacks` says by address who asked for a block."""
+        from vramkit.pool.snapshot import take
+
+        return take(self, self.layout(), stacks)  # type: ignore[attr-defined]
 
     def trim(self) -> int:
         """Give idle memory whose work is done back to the driver. The bytes that went."""

@@ -81,6 +81,67 @@ class Timeline(msgspec.Struct, frozen=True, tag="timeline"):
     caption: str = ""
 
 
+MemoryState = Literal["live", "cached", "shelved", "idle", "rest", "none"]
+
+# The states as readers know them; "none" is nobody's memory and has no name.
+MEMORY_NAMES: dict[MemoryState, str] = {
+    "live": "in use",
+    "cached": "cached",
+    "shelved": "waiting",
+    "idle": "idle",
+    "rest": "rest",
+}
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """One row of bytes by state."""
+
+    label: str
+    nbytes: dict[MemoryState, int]
+
+
+class Bars(msgspec.Struct, frozen=True, tag="bars"):
+    """Bars of bytes on one scale. `first` is the head of the column of labels in the table."""
+
+    title: str
+    first: str
+    bars: list[Bar]
+    caption: str = ""
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Neighbouring cells that look alike: `used` eighths of each in use, the other part in `state`.
+
+    `stream` counts in MemoryMap.streams; -1: several, none, or one that is not listed.
+    """
+
+    cells: int
+    used: int
+    state: MemoryState
+    tip: str = ""
+    stream: int = -1
+
+
+class MapRow(msgspec.Struct, frozen=True):
+    """One stretch of addresses; `apart`: it does not follow on the row above."""
+
+    address: int
+    runs: list[Run]
+    nbytes: dict[MemoryState, int]
+    apart: bool = False
+
+
+class MemoryMap(msgspec.Struct, frozen=True, tag="memory_map"):
+    """Memory by address, a row for each `cells` times `cell_bytes` of it."""
+
+    title: str
+    cells: int
+    cell_bytes: int
+    rows: list[MapRow]
+    streams: list[str] = []  # those with most bytes, for the page's filter
+    caption: str = ""
+
+
 class Conflict(msgspec.Struct, frozen=True, tag="conflict"):
     """Two accesses that nothing orders: what, each side as (who, where), and what would mend it."""
 
@@ -91,7 +152,7 @@ class Conflict(msgspec.Struct, frozen=True, tag="conflict"):
     tone: Tone = "bad"
 
 
-Block = Text | Callout | Figures | Table | Code | Timeline | Conflict
+Block = Text | Callout | Figures | Table | Code | Timeline | Bars | MemoryMap | Conflict
 
 
 class Section(msgspec.Struct, frozen=True):

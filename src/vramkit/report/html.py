@@ -8,8 +8,10 @@ from pathlib import Path
 
 from vramkit.report import blocks
 from vramkit.report.highlight import highlighted_lines
+from vramkit.report.html_memory import bars_html, memory_map_html
 from vramkit.report.svg_timeline import timeline_svg
 
+STYLES = ("page.css", "memory.css")
 LEGEND = {
     "copy_in": "host to device",
     "copy_out": "device to host",
@@ -20,7 +22,7 @@ LEGEND = {
 
 def page(document: blocks.Document) -> str:
     """The whole page as text."""
-    style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    style = "\n".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in STYLES)
     sections = "".join(
         _section(number, section) for number, section in enumerate(document.sections, 1)
     )
@@ -84,6 +86,10 @@ def _block(block: blocks.Block) -> str:
             return _code(block)
         case blocks.Timeline():
             return _timeline(block)
+        case blocks.Bars():
+            return bars_html(block)
+        case blocks.MemoryMap():
+            return memory_map_html(block)
         case blocks.Conflict():
             return _conflict(block)
 

@@ -12,6 +12,7 @@ from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
 from vramkit.report import blocks
+from vramkit.report.terminal_memory import bars_lines, memory_map_lines
 from vramkit.report.terminal_timeline import timeline_lines
 
 TONES = {"plain": "default", "good": "green", "note": "cyan", "bad": "red"}
@@ -25,11 +26,16 @@ def print_heading(console: Console, number: int, title: str) -> None:
 
 def print_block(console: Console, block: blocks.Block) -> None:
     console.print()
-    if isinstance(block, blocks.Timeline):
-        lines = timeline_lines(block, console.width - 2, colour=console.color_system is not None)
-        drawn: RenderableType = Group(*lines)
-    else:
-        drawn = _drawn(block)
+    width, colour = console.width - 2, console.color_system is not None
+    match block:
+        case blocks.Timeline():
+            drawn: RenderableType = Group(*timeline_lines(block, width, colour=colour))
+        case blocks.Bars():
+            drawn = Group(*bars_lines(block, width))
+        case blocks.MemoryMap():
+            drawn = Group(*memory_map_lines(block, width))
+        case _:
+            drawn = _drawn(block)
     console.print(Padding(drawn, (0, 0, 0, 2)))
 
 

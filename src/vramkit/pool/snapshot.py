@@ -1,0 +1,198 @@
+"""What a pool holds at one moment, as data: to look at, to keep and to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from io import StringIO
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from vramkit.pool.pool import Pool
+
+FORMAT: Final = "vramkit.snapshot"
+VERSION: Final = 1
+
+State = Literal["live", "cached", "shelved", "idle"]
+
+
+class Extent(msgspec.Struct, frozen=True, gc=False):
+    """Mapped memory without a hole; `pieces` are the bytes of each handle of the driver in it."""
+
+    address: int
+    bytes: int
+    pieces: list[int]
+    use: Literal["slabs", "block", "idle"]
+
+
+class Slab(msgspec.Struct, frozen=True, gc=False):
+    """A part of an extent that is cut into `count` equal blocks."""
+
+    address: int
+    bytes: int
+    block_bytes: int
+    count: int
+
+
+class Block(msgspec.Struct, frozen=True, gc=False):
+    """`asked` is 0 unless live; `stream` counts in Snapshot.streams and is -1 for idle ones."""
+
+    address: int
+    bytes: int
+    asked: int
+    state: State
+    stream: int
+
+
+class Stream(msgspec.Struct, frozen=True, gc=False):
+    id: int
+    kind: Literal["stream", "capture"] = "stream"
+    ended: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind} {self.id}" + (" (ended)" if self.ended else "")
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Pool.snapshot() gives it. Extents, slabs and blocks are in the order of their addresses.
+
+    Exact where no other thread uses the pool meanwhile: blocks and `stats` are two looks.
+    """
+
+    format: Literal["vramkit.snapshot"] = FORMAT
+    version: Literal[1] = VERSION
+    time: datetime
+    device: str
+    driver: str
+    simulated: str | None
+    """The profile, where the card is a simulated one."""
+    stats: dict[str, Any]
+    """Pool.stats() by name."""
+    extents: list[Extent]
+    slabs: list[Slab]
+    blocks: list[Block]
+    streams: list[Stream]
+    stacks: dict[int, list[str]] = {}
+    """By address of a live block: who asked for it, the innermost frame first."""
+
+    def __post_init__(self) -> None:
+        _require_order("extents", self.extents)
+        _require_order("slabs", self.slabs)
+        _require_order("blocks", self.blocks)
+        _require_within("slab", self.slabs, self.extents)
+        _require_within("block", self.blocks, self.extents)
+        for block in self.blocks:
+            if not -1 <= block.stream < len(self.streams):
+                raise ValueError(
+                    f"the block at {block.address:#x} is of stream number {block.stream}; "
+                    f"there are {len(self.streams)}"
+                )
+
+    def stream_name(self, number: int) -> str:
+        """Of Block.stream."""
+        return "no stream" if number < 0 else self.streams[number].name
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    def to_html(self) -> str:
+        """The map as one page that fetches nothing."""
+        from vramkit.pool.map import document
+        from vramkit.report.html import page
+
+        return page(document(self))
+
+    def to_text(self, width: int = 100) -> str:
+        """Figures, map and sums for a terminal, without colours."""
+        from rich.console import Console
+
+        from vramkit.pool.map import terminal_blocks
+        from vramkit.report.terminal import print_block
+
+        console = Console(file=StringIO(), width=width, color_system=None)
+        for block in terminal_blocks(self):
+            print_block(console, block)
+        assert isinstance(console.file, StringIO)
+        return console.file.getvalue().lstrip("\n")
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a .json file, which read() takes, or the map as an .html page."""
+        forms = {".json": self.to_json, ".html": self.to_html}
+        form = forms.get(Path(path).suffix.lower())
+        if form is None:
+            raise ValueError(
+                f"cannot save a snapshot as {path}: the name may end in .json or .html"
+            )
+        Path(path).write_text(form(), encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: str | PathLike[str]) -> Snapshot:
+        """The snapshot in a .json file that save() wrote. Raises ValueError where there is none."""
+        content = Path(path).read_bytes()
+        try:
+            head = msgspec.json.decode(content, type=_Head)
+            if head.format != FORMAT:
+                raise ValueError(f"its format is {head.format!r}, not {FORMAT!r}")
+            if head.version != VERSION:
+                raise ValueError(
+                    f"it is of version {head.version}, and this vramkit reads {VERSION}"
+                )
+            return msgspec.json.decode(content, type=cls)
+        except ValueError as error:  # msgspec's errors are of that kind
+            raise ValueError(
+                f"{path} is no snapshot: {error}. Give a .json file that Snapshot.save() wrote"
+            ) from None
+
+
+class _Head(msgspec.Struct):
+    format: str = ""
+    version: int = 0
+
+
+def take(
+    pool: Pool, layout: Mapping[str, Any], stacks: Mapping[int, Sequence[str]] | None
+) -> Snapshot:
+    """From what the engine says of its memory; stacks of blocks that are not live are left out."""
+    driver = pool.device.driver
+    live = {block["address"] for block in layout["blocks"] if block["state"] == "live"}
+    frames = {at: list(lines) for at, lines in (stacks or {}).items() if at in live}
+    return msgspec.convert(
+        {
+            "time": datetime.now(UTC),
+            "device": pool.device.name,
+            "driver": driver.description,
+            "simulated": None if driver.sim is None else driver.sim.settings().profile,
+            "stats": msgspec.to_builtins(pool.stats()),
+            **layout,
+            "stacks": frames,
+        },
+        Snapshot,
+    )
+
+
+def _require_order(what: str, placed: Sequence[Extent | Slab | Block]) -> None:
+    end = 0
+    for one in placed:
+        if one.address < end or one.bytes <= 0:
+            raise ValueError(f"{what} overlap, or are out of order, at {one.address:#x}")
+        end = one.address + one.bytes
+
+
+def _require_within(what: str, placed: Sequence[Slab | Block], extents: Sequence[Extent]) -> None:
+    """Both are in the order of their addresses."""
+    holders = iter(extents)
+    holder = next(holders, None)
+    for one in placed:
+        while holder is not None and holder.address + holder.bytes <= one.address:
+            holder = next(holders, None)
+        if (
+            holder is None
+            or one.address < holder.address
+            or one.address + one.bytes > holder.address + holder.bytes
+        ):
+            raise ValueError(f"the {what} at {one.address:#x} does not lie in an extent")

@@ -1,0 +1,127 @@
+"""The bytes of a snapshot added up: by state, size class, stream and stack."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+import msgspec
+
+from vramkit.pool.snapshot import Block, Snapshot
+
+Key = TypeVar("Key", bound=Hashable)
+
+PAGE = 2 << 20  # blocks from here on have no slab, and no class but their own size
+
+
+class Sum(msgspec.Struct):
+    """Bytes by state; `asked` is the part of `live` that was asked for, the other is rounding."""
+
+    live: int = 0
+    cached: int = 0
+    shelved: int = 0
+    idle: int = 0
+    rest: int = 0
+    asked: int = 0
+    blocks: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.live + self.cached + self.shelved + self.idle + self.rest
+
+    def add(self, block: Block) -> None:
+        setattr(self, block.state, getattr(self, block.state) + block.bytes)
+        self.asked += block.asked
+        self.blocks += 1
+
+
+class StackSum(msgspec.Struct, frozen=True):
+    """Live blocks with the same stack; without frames: those that no stack was given for."""
+
+    frames: tuple[str, ...]
+    live: int
+    asked: int
+    blocks: int
+
+
+def by_state(snapshot: Snapshot) -> Sum:
+    """All of the pool: the total is what it holds.
+
+    Memory without a block is idle in an idle extent; elsewhere it is rest: the end of a slab that
+    is too short for one more block.
+    """
+    everything = _total(snapshot.blocks)
+    covered = _covered(snapshot)
+    for extent, blocks in zip(snapshot.extents, covered, strict=True):
+        if extent.use == "idle":
+            everything.idle += extent.bytes - blocks
+        else:
+            everything.rest += extent.bytes - blocks
+    return everything
+
+
+def by_class(snapshot: Snapshot, most: int = 24) -> list[tuple[str, Sum]]:
+    """Blocks by their size; by doublings of it where there would be more than `most` rows."""
+    from vramkit.report.units import bytes_text
+
+    sizes = _grouped(snapshot.blocks, lambda block: block.bytes)
+    if len(sizes) <= most:
+        return [(bytes_text(size), sizes[size]) for size in sorted(sizes)]
+    doublings = _grouped(snapshot.blocks, lambda block: block.bytes.bit_length() - 1)
+    return [
+        (f"{bytes_text(1 << power)} to < {bytes_text(2 << power)}", doublings[power])
+        for power in sorted(doublings)
+    ]
+
+
+def by_stream(snapshot: Snapshot) -> list[tuple[int, Sum]]:
+    """Stream numbers with most bytes first; idle blocks are of none and not here."""
+    owned = (block for block in snapshot.blocks if block.stream >= 0)
+    sums = _grouped(owned, lambda block: block.stream)
+    return sorted(sums.items(), key=lambda item: -item[1].total)
+
+
+def by_stack(snapshot: Snapshot) -> list[StackSum]:
+    """Most bytes first."""
+    live = (block for block in snapshot.blocks if block.state == "live")
+    sums = _grouped(live, lambda block: tuple(snapshot.stacks.get(block.address, ())))
+    found = [StackSum(frames, sum.live, sum.asked, sum.blocks) for frames, sum in sums.items()]
+    return sorted(found, key=lambda stack: -stack.live)
+
+
+def fragmented(snapshot: Snapshot) -> int:
+    """Free bytes of slabs that are partly in use: there for blocks of their own class alone."""
+    starts = [slab.address for slab in snapshot.slabs]
+    live = [0] * len(starts)
+    for block in snapshot.blocks:
+        if block.state == "live" and block.bytes < PAGE:
+            index = bisect_right(starts, block.address) - 1
+            if index >= 0 and block.address < starts[index] + snapshot.slabs[index].bytes:
+                live[index] += block.bytes
+    return sum(
+        slab.bytes - used for slab, used in zip(snapshot.slabs, live, strict=True) if used > 0
+    )
+
+
+def _total(blocks: Iterable[Block]) -> Sum:
+    total = Sum()
+    for block in blocks:
+        total.add(block)
+    return total
+
+
+def _grouped(blocks: Iterable[Block], key: Callable[[Block], Key]) -> dict[Key, Sum]:
+    groups: dict[Key, Sum] = {}
+    for block in blocks:
+        groups.setdefault(key(block), Sum()).add(block)
+    return groups
+
+
+def _covered(snapshot: Snapshot) -> list[int]:
+    """Bytes of blocks in each extent."""
+    starts = [extent.address for extent in snapshot.extents]
+    covered = [0] * len(starts)
+    for block in snapshot.blocks:
+        covered[bisect_right(starts, block.address) - 1] += block.bytes
+    return covered

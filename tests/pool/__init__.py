@@ -1,0 +1,1 @@
+"""Tests of the pool; hand-made layouts are shared between them."""

@@ -1,0 +1,208 @@
+"""Snapshots: sums, files and text; of memory made by hand and of a real pool."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from vramkit import Pool
+from vramkit.driver import Device
+from vramkit.pool import Snapshot
+from vramkit.pool.sums import by_class, by_stack, by_state, by_stream, fragmented
+
+from . import layouts
+from .layouts import BASE, MIB
+
+needs_layout = pytest.mark.skipif(
+    not hasattr(Pool, "layout"), reason="the engine does not tell its layout yet"
+)
+KIB8 = 8192
+
+
+@pytest.fixture
+def small() -> Snapshot:
+    stacks = {
+        BASE: ["a.py:1 in f", "b.py:2 in main"],
+        BASE + KIB8: ["a.py:1 in f", "b.py:2 in main"],
+    }
+    return layouts.snapshot(layouts.small(), stacks)
+
+
+def test_the_states_make_up_what_is_held(small: Snapshot) -> None:
+    sums = by_state(small)
+    assert (sums.live, sums.asked) == (4 * KIB8 + 6 * MIB, small.stats["current_usage"])
+    assert (sums.cached, sums.shelved) == (2 * KIB8 + 2 * MIB, KIB8)
+    assert (sums.idle, sums.rest) == (KIB8 + 4 * MIB, 2 * MIB - 8 * KIB8)
+    assert sums.total == sum(extent.bytes for extent in small.extents) == 14 * MIB
+
+
+def test_free_bytes_of_a_slab_in_use_are_lost_to_fragmentation(small: Snapshot) -> None:
+    assert fragmented(small) == 2 * MIB - 4 * KIB8
+    layout = layouts.small()
+    for block in layout["blocks"][:4]:
+        block.update(state="cached", asked=0)
+    assert fragmented(layouts.snapshot(layout)) == 0
+
+
+def test_sums_by_class_stream_and_stack(small: Snapshot) -> None:
+    classes = by_class(small)
+    assert [(name, sums.blocks) for name, sums in classes] == [
+        ("8 KiB", 8),
+        ("2 MiB", 1),
+        ("6 MiB", 1),
+    ]
+    [(first, most), *others] = by_stream(small)
+    assert (small.stream_name(first), most.live) == ("stream 9 (ended)", KIB8 + 6 * MIB)
+    assert [small.stream_name(number) for number, _ in others] == ["capture 12", "stream 7"]
+    without, given = by_stack(small)
+    assert (without.frames, without.blocks) == ((), 3)
+    assert (given.frames, given.live, given.asked) == (
+        ("a.py:1 in f", "b.py:2 in main"),
+        2 * KIB8,
+        16_000,
+    )
+
+
+def test_many_classes_are_put_together_by_doublings() -> None:
+    layout = layouts.small()
+    layout["extents"] = [layouts.extent(BASE, [2 * MIB], "slabs")]
+    layout["slabs"] = []
+    sizes = range(256, 256 * 31, 256)
+    starts = [BASE + sum(sizes[:index]) for index in range(len(sizes))]
+    layout["blocks"] = [
+        layouts.block(start, size, "live", 0, size)
+        for start, size in zip(starts, sizes, strict=True)
+    ]
+    taken = layouts.snapshot(layout)
+    names = [name for name, _ in by_class(taken)]
+    assert names[0] == "256 B to < 512 B" and names[-1] == "4 KiB to < 8 KiB"
+    assert sum(sums.live for _, sums in by_class(taken)) == by_state(taken).live == sum(sizes)
+
+
+def test_a_file_gives_the_same_snapshot_back(small: Snapshot, tmp_path: Path) -> None:
+    small.save(tmp_path / "pool.json")
+    assert Snapshot.read(tmp_path / "pool.json") == small
+    document = json.loads((tmp_path / "pool.json").read_text())
+    assert (document["format"], document["version"]) == ("vramkit.snapshot", 1)
+    assert document["stacks"][str(BASE)] == ["a.py:1 in f", "b.py:2 in main"]
+
+
+def test_the_suffix_chooses_the_form(small: Snapshot, tmp_path: Path) -> None:
+    small.save(str(tmp_path / "pool.html"))
+    assert (tmp_path / "pool.html").read_text(encoding="utf-8") == small.to_html()
+    with pytest.raises(ValueError, match=r"pool\.txt: the name may end in \.json or \.html"):
+        small.save(tmp_path / "pool.txt")
+
+
+def changed(**fields: Any) -> str:
+    return json.dumps(json.loads(layouts.snapshot(layouts.small()).to_json()) | fields)
+
+
+def one_block(**fields: Any) -> str:
+    found = layouts.block(BASE, KIB8, "live", 0, 8000) | fields
+    return changed(blocks=[found])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "truncated"),
+        ("<html>", "malformed"),
+        ("[1]", "Expected `object`"),
+        ("{}", "its format is ''"),
+        (changed(format="other"), "its format is 'other', not 'vramkit.snapshot'"),
+        (changed(version=2), "it is of version 2, and this vramkit reads 1"),
+        (changed(extents="none"), "Expected `array`"),
+        (changed(streams=[]), "there are 0"),
+        (one_block(stream=-2), "stream number -2"),
+        (one_block(state="lost"), "Invalid enum value 'lost'"),
+        (one_block(address=BASE - KIB8), "does not lie in an extent"),
+        (one_block(address=BASE + 10 * MIB), "does not lie in an extent"),
+        (one_block(bytes=4 * MIB), "does not lie in an extent"),
+        (one_block(bytes=0), "blocks overlap, or are out of order"),
+        (changed(blocks=[layouts.block(BASE, KIB8, "idle", -1)] * 2), "blocks overlap"),
+    ],
+)
+def test_a_bad_file_is_one_clear_error(content: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(content)
+    with pytest.raises(ValueError) as caught:
+        Snapshot.read(path)
+    text = str(caught.value)
+    assert text.startswith(f"{path} is no snapshot: ") and reason in text
+    assert text.endswith("Give a .json file that Snapshot.save() wrote")
+    assert not isinstance(caught.value, msgspec.DecodeError)
+
+
+def test_no_file_is_the_systems_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Snapshot.read(tmp_path / "nowhere.json")
+
+
+def test_the_text_has_figures_map_and_sums_within_its_width(small: Snapshot) -> None:
+    text = small.to_text(80)
+    lines = [line.strip() for line in text.splitlines()]
+    assert max(map(len, text.splitlines())) <= 80
+    # Rows of 2 MiB: four blocks and half a cell's worth of free ones, then the end of the slab.
+    assert f"{BASE:x}  █c" + "-" * 62 in lines
+    assert f"{BASE + 64 * MIB:x}  " + "·" * 64 in lines
+    assert lines[lines.index(f"{BASE + 64 * MIB:x}  " + "·" * 64) - 1] == ""  # a hole
+    for word in ("lost to fragmentation", "stream 9 (ended)", "capture 12", "1: no stack given"):
+        assert word in text
+
+
+def test_an_empty_pool_has_a_snapshot_too() -> None:
+    empty = layouts.snapshot({"extents": [], "slabs": [], "blocks": [], "streams": []})
+    assert by_state(empty).total == fragmented(empty) == 0
+    assert "0 B" in empty.to_text() and "0 B in 0 extents" in empty.to_html()
+
+
+@needs_layout
+def test_a_real_pool_adds_up_to_its_statistics(pool: Pool, device: Device) -> None:
+    with device.stream() as first, device.stream() as second:
+        sizes = [300, 5000, 5000, 70_000, MIB, 3 * MIB, 20 * MIB]
+        blocks = [
+            pool.malloc(size, stream)
+            for size in sizes
+            for stream in (first, second)
+            for _ in range(4)
+        ]
+        for address in blocks[::3]:
+            pool.free(address)
+        taken = pool.snapshot()
+        sums, stats = by_state(taken), pool.stats()
+        assert (sums.asked, sums.cached, sums.total) == (
+            stats.current_usage,
+            stats.cached,
+            stats.reserved,
+        )
+        assert taken.stats == msgspec.to_builtins(stats)
+        live = {block.address for block in taken.blocks if block.state == "live"}
+        assert live == set(blocks) - set(blocks[::3])
+        owners = {taken.streams[number].id for number, _ in by_stream(taken)}
+        assert owners == {first.id, second.id}
+        for address in live:
+            pool.free(address)
+
+
+@needs_layout
+def test_stacks_are_kept_of_live_blocks_only(pool: Pool, device: Device) -> None:
+    kept, freed = pool.malloc(5000), pool.malloc(5000)
+    pool.free(freed)
+    taken = pool.snapshot(stacks={kept: ("a.py:1 in f",), freed: ("b.py:1 in g",), 17: ("c",)})
+    assert taken.stacks == {kept: ["a.py:1 in f"]}
+    assert taken.device == device.name and taken.driver == device.driver.description
+    pool.free(kept)
+
+
+@needs_layout
+@pytest.mark.sim_only
+@pytest.mark.sim(profile="pcie4-24gb")
+def test_a_simulated_card_is_named_as_such(pool: Pool) -> None:
+    taken = pool.snapshot()
+    assert taken.simulated == "pcie4-24gb"
+    assert "simulated · pcie4-24gb" in taken.to_html()
