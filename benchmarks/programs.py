@@ -60,6 +60,11 @@ def publish(report: msgspec.Struct, table: str, output: Path) -> None:
     """Keeps the report as JSON and shows its table, which is Markdown, on standard output."""
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    show(table)
+
+
+def show(table: str) -> None:
+    """Markdown on standard output, laid out where somebody reads it there."""
     console = Console()
     if console.is_terminal:
         console.print(Markdown(table))

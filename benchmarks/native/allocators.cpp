@@ -17,6 +17,24 @@ namespace pool = vramkit::pool;
                                           vramkit::error_name(why.code)));
 }
 
+// Free memory is brought together ahead of need, as the background thread would.
+template <class Pool>
+void tidy(Pool& pool) {
+    pool::Failure why;
+    if constexpr (requires { pool.defragment(why); }) {
+        pool.defragment(why);
+    } else {
+        pool.trim(false);
+    }
+}
+
+// A pool that gives idle memory back soon enough for the burst case to wait for it.
+template <class Config>
+Config decaying(Config config) {
+    if constexpr (requires { config.decay_ms; }) config.decay_ms = kBurstDecayMs;
+    return config;
+}
+
 // Streams whose id is known, as those that vramkit itself makes.
 struct Known {
     static pool::StreamRef ask(const vramkit::DriverTable&, const Lane& lane) {
@@ -114,7 +132,9 @@ void add_cases(Cases& cases, Bench& bench, const AllocatorOptions& options) {
         return std::make_unique<Engine<Foreign>>(driver, bench, config);
     };
     const auto nothing = [](std::uint64_t) { return std::make_unique<Nothing>(); };
-    const auto trim = [](Engine<Known>& engine) { engine.pool().trim(false); };
+    const auto passing = [driver, &bench](std::uint64_t) {
+        return std::make_unique<Engine<Known>>(driver, bench, decaying(pool::Config{}));
+    };
 
     add_pair_cases(cases, bench, "vramkit", known);
     add_pair_cases(cases, bench, "vramkit_raw", foreign);
@@ -124,10 +144,14 @@ void add_cases(Cases& cases, Bench& bench, const AllocatorOptions& options) {
              [&bench, nothing](Row row) { measure_producer_consumer(bench, row, 1, nothing); });
     add_stream_cases(cases, bench, "vramkit", known);
     add_memory_cases(cases, bench, "vramkit", known);
-    add_case(cases, "vramkit", "fragmentation/tidied", "ms",
-             [&bench, known, trim](Row row) { measure_fragmentation(bench, row, known, trim); });
-    add_case(cases, "vramkit", "burst", "MiB",
-             [&bench, known, trim](Row row) { measure_burst(bench, row, known, trim); });
+    add_case(cases, "vramkit", "fragmentation/tidied", "ms", [&bench, known](const Row& row) {
+        measure_fragmentation(bench, row, known,
+                              [](Engine<Known>& engine) { tidy(engine.pool()); });
+    });
+    add_case(cases, "vramkit", "burst", "MiB", [&bench, passing](const Row& row) {
+        measure_burst(bench, row, passing,
+                      [](Engine<Known>& engine) { engine.pool().trim(false); });
+    });
     add_case(cases, "vramkit", "statistics", "ns",
              [&bench, known](Row row) { measure_statistics(bench, row, known); });
 }

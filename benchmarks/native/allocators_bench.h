@@ -62,10 +62,11 @@ struct Bench {
     Gpu& gpu;
     CUcontext context = nullptr;
     int repetitions = 5;
-    double seconds = 0.15;  // of one repetition of a workload that can run for any time
-    std::uint64_t cap = 0;  // of the card, for fragmentation
-    int settle_ms = 0;      // after a burst
-    std::vector<Row> rows{};
+    double seconds = 0.15;    // of one repetition of a workload that can run for any time
+    std::uint64_t cap = 0;    // of the card, for fragmentation
+    std::uint64_t fill = 0;   // of that, before every second block is freed
+    int settle_ms = 0;        // after a burst
+    std::vector<Row> rows{};  // of the case that runs
 
     // Memory of the card in use, by whomever.
     std::uint64_t card_bytes() const {
@@ -75,13 +76,27 @@ struct Bench {
         return total - free;
     }
     void synchronize() const { GPU_CALL(gpu, cuCtxSynchronize); }
+    // Leaves the processor and the card to whoever works in the background.
+    void settle() const {
+        if (gpu.simulated()) {
+            gpu.pass(settle_ms * 1e6);
+        } else {
+            std::this_thread::sleep_for(std::chrono::milliseconds(settle_ms));
+        }
+    }
 };
 
 struct Case {
-    std::string name;  // "allocator/workload"
-    std::function<void()> measure;
+    Row row;  // with the names and the unit; `measure` gets a copy and adds its rows to the bench
+    std::function<void(const Row&)> measure;
+
+    std::string name() const { return row.allocator + "/" + row.workload; }
 };
 using Cases = std::vector<Case>;
+
+// Time after which an idle pool gives memory back, in the burst case: shorter than anybody would
+// set it, so that the case ends soon.
+inline constexpr int kBurstDecayMs = 1000;
 
 inline double steady_ns() {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();

@@ -3,11 +3,12 @@
 
 #include "allocators_memory.h"
 #include "allocators_pairs.h"
+#include "allocators_phases.h"
 #include "allocators_streams.h"
 
 namespace bench {
 
-// Adds one case; `measure(row)` gets a row with the names and the unit filled in.
+// Adds one case.
 template <class Measure>
 void add_case(Cases& cases, const std::string& allocator, const std::string& workload,
               const char* unit, Measure measure) {
@@ -15,7 +16,7 @@ void add_case(Cases& cases, const std::string& allocator, const std::string& wor
     row.workload = workload;
     row.allocator = allocator;
     row.unit = unit;
-    cases.push_back({allocator + "/" + workload, [row, measure] { measure(row); }});
+    cases.push_back({std::move(row), measure});
 }
 
 template <class Maker>
@@ -54,7 +55,11 @@ void add_memory_cases(Cases& cases, Bench& bench, const std::string& allocator, 
     add_case(cases, allocator, "fragmentation", "ms",
              [=, &bench](Row row) { measure_fragmentation(bench, row, make, [](auto&) {}); });
     add_case(cases, allocator, "beside_kernel", "us",
-             [=, &bench](Row row) { measure_beside_kernel(bench, row, make); });
+             [=, &bench](const Row& row) { measure_beside_kernel(bench, row, make); });
+    add_case(cases, allocator, "phases/alone", "ns",
+             [=, &bench](const Row& row) { measure_phases(bench, row, false, make); });
+    add_case(cases, allocator, "phases/touch", "ns",
+             [=, &bench](const Row& row) { measure_phases(bench, row, true, make); });
 }
 
 }  // namespace bench

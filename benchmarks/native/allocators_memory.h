@@ -10,11 +10,12 @@
 
 namespace bench {
 
-// The card is filled up to the cap, every second block is freed, and 90 % of what was freed is
-// asked for in one piece. `tidy` runs before the request, off the clock.
+// An allocator that may have `cap` of the card hands out `fill` in blocks, every second one is
+// freed, and 90 % of what was freed is asked for in one piece. `tidy` runs before the request, off
+// the clock.
 template <class Maker, class Tidy>
 void measure_fragmentation(Bench& bench, Row row, Maker make, Tidy tidy) {
-    const std::vector<std::uint64_t> sizes = filling_sizes(bench.cap);
+    const std::vector<std::uint64_t> sizes = filling_sizes(bench.fill);
     const Lanes lanes(bench.gpu, 1);
     int served = 0;
     std::vector<double> refused_ms;
@@ -101,7 +102,7 @@ void measure_burst(Bench& bench, Row row, Maker make, Trim trim) {
             return (static_cast<double>(bench.card_bytes()) - before) / static_cast<double>(MiB);
         };
         at_once.push_back(above());
-        bench.gpu.pass(bench.settle_ms * 1e6);
+        bench.settle();
         row.values.push_back(above());
         trim(*allocator);
         trimmed.push_back(above());

@@ -1,42 +1,27 @@
 // What one enqueue costs on the simulated GPU in virtual time, in real nanoseconds, and whether its
 // memory stays bounded over a long run. Bytes are not moved (data=off).
-#include <getopt.h>
 #include <malloc.h>
 #include <unistd.h>
 
 #include <array>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "enqueue_work.h"
 #include "json.h"
 #include "machine.h"
+#include "options.h"
 #include "samples.h"
+#include "time_limit.h"
 
 namespace {
 
 using namespace bench;
-
-constexpr const char* kHelp =
-    R"(usage: enqueue --sim-library FILE --kernels FILE [options]
-
-Real nanoseconds of one enqueue on the simulated GPU, virtual clock, no data.
-
-  --sim-library FILE     libcuda.so.1 of the simulated GPU
-  --kernels FILE         PTX text of the built-in kernels (src/vramkit/driver/kernels.ptx)
-  --profile NAME         profile of the simulated GPU (h200)
-  --operations N         enqueues in one repetition (1000000)
-  --mixed N              enqueues in the run that watches memory (10000000), 10 samples
-  --repetitions N        repetitions of each case (5)
-  --json FILE            write the results there
-  --time-limit SECONDS   give up after that long (1800)
-  --help                 print this and stop
-)";
 
 constexpr int kSynchroniseEvery = 1000;
 
@@ -48,7 +33,6 @@ struct Options {
     int mixed = 10'000'000;
     int repetitions = 5;
     int time_limit_s = 1800;
-    bool help = false;
 };
 
 struct Case {
@@ -68,64 +52,26 @@ struct Mixed {
     double seconds;
 };
 
-Options parse(int count, char** arguments) {
-    Options options;
-    options.gpu.simulated = true;
+// Nothing where help was asked for and printed.
+std::optional<Options> parse(int count, char** arguments) {
     constexpr int most = 1'000'000'000;
-    const option known[] = {{"sim-library", required_argument, nullptr, 'l'},
-                            {"kernels", required_argument, nullptr, 'k'},
-                            {"profile", required_argument, nullptr, 'p'},
-                            {"operations", required_argument, nullptr, 'o'},
-                            {"mixed", required_argument, nullptr, 'm'},
-                            {"repetitions", required_argument, nullptr, 'r'},
-                            {"json", required_argument, nullptr, 'j'},
-                            {"time-limit", required_argument, nullptr, 't'},
-                            {"help", no_argument, nullptr, 'h'},
-                            {nullptr, 0, nullptr, 0}};
-    for (int letter = 0; (letter = getopt_long(count, arguments, "", known, nullptr)) != -1;) {
-        switch (letter) {
-            case 'l':
-                options.gpu.library = optarg;
-                break;
-            case 'k':
-                options.gpu.kernels = optarg;
-                break;
-            case 'p':
-                options.profile = optarg;
-                break;
-            case 'o':
-                options.operations = whole_number("operations", optarg, 1000, most);
-                break;
-            case 'm':
-                options.mixed = whole_number("mixed", optarg, 10'000, most);
-                break;
-            case 'r':
-                options.repetitions = whole_number("repetitions", optarg, 1, 1000);
-                break;
-            case 'j':
-                options.json = optarg;
-                break;
-            case 't':
-                options.time_limit_s = whole_number("time-limit", optarg, 1, 86400);
-                break;
-            case 'h':
-                options.help = true;
-                break;
-            default:
-                throw Failure("see enqueue --help for the options");
-        }
-    }
-    if (optind < count)
-        throw Failure(std::string("what is '") + arguments[optind] + "'? See --help");
-    if (!options.help && (options.gpu.library.empty() || options.gpu.kernels.empty())) {
-        throw Failure("--sim-library FILE and --kernels FILE are needed, see --help");
-    }
+    Options options;
+    GpuChoice choice;
+    OptionTable table("enqueue --sim-library FILE --kernels FILE",
+                      "Real nanoseconds of one enqueue on the simulated GPU, virtual clock, no "
+                      "data.");
+    choice.add_library(table);
+    choice.add_kernels(table);
+    table.text("profile", "NAME", "of the simulated GPU", options.profile)
+        .number("operations", "enqueues in one repetition", options.operations, 1000, most)
+        .number("mixed", "enqueues in the run that watches memory, 10 samples", options.mixed,
+                10'000, most)
+        .number("repetitions", "of each case", options.repetitions, 1, 1000)
+        .text("json", "FILE", "write the results there", options.json)
+        .number("time-limit", "seconds, then give up", options.time_limit_s, 1, 86400);
+    if (!table.read(count, arguments)) return std::nullopt;
+    options.gpu = choice.checked(true);
     return options;
-}
-
-void give_up(int) {
-    constexpr char text[] = "enqueue: the time limit is over\n";
-    _exit(write(STDERR_FILENO, text, sizeof text - 1) < 0 ? 4 : 3);
 }
 
 double seconds_now() {
@@ -224,8 +170,8 @@ std::string report(const Options& options, const std::string& settings,
 }
 
 void run(const Options& options) {
-    std::signal(SIGALRM, give_up);
-    alarm(static_cast<unsigned>(options.time_limit_s));
+    const TimeLimit limit(options.time_limit_s,
+                          [] { std::fputs("enqueue: the time is over\n", stderr); });
     std::vector<Case> cases;
     std::vector<Mixed> mixed;
     std::string settings;
@@ -269,12 +215,8 @@ void run(const Options& options) {
 
 int main(int count, char** arguments) {
     try {
-        const Options options = parse(count, arguments);
-        if (options.help) {
-            std::fputs(kHelp, stdout);
-        } else {
-            run(options);
-        }
+        const std::optional<Options> options = parse(count, arguments);
+        if (options) run(*options);
         return 0;
     } catch (const Failure& failure) {
         std::fprintf(stderr, "enqueue: %s\n", failure.what());

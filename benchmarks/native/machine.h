@@ -1,16 +1,14 @@
-// What a result says about the machine it was made on, and the arguments both programs read alike.
+// What a result says about the machine it was made on.
 #pragma once
 
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <string>
 #include <string_view>
 
-#include "gpu.h"
 #include "json.h"
 
 namespace bench {
@@ -49,18 +47,6 @@ inline void write_machine(Json& json) {
     json.member("compiler", "g++ " __VERSION__);
 #endif
     json.close('}').member("date", date);
-}
-
-// The whole number that an option was given. Throws Failure.
-inline int whole_number(const char* option, const char* text, int least, int most) {
-    char* end = nullptr;
-    const long value = std::strtol(text, &end, 10);
-    if (*text == '\0' || *end != '\0' || value < least || value > most) {
-        throw Failure(std::string("--") + option + " takes a whole number from " +
-                      std::to_string(least) + " to " + std::to_string(most) + ", not '" + text +
-                      "'");
-    }
-    return static_cast<int>(value);
 }
 
 }  // namespace bench

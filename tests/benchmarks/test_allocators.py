@@ -1,0 +1,117 @@
+"""What the allocator benchmark concludes from its rows, and that the docs show its result file."""
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def benchmarks_in_reach(monkeypatch: pytest.MonkeyPatch):
+    """The benchmarks are programs, not a package: they find each other in their own folder."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield
+    for program in BENCHMARKS.glob("*.py"):
+        sys.modules.pop(program.stem, None)
+
+
+def row(allocator: str, median: float | None = None, outcome: str = "", **details: float):
+    from rows import Row
+
+    return Row("pair", allocator, "ns", median=median, outcome=outcome, details=details)
+
+
+def place(*rows, most: float | None = None) -> tuple[str, bool]:
+    from allocator_goals import Goal, judge
+
+    verdict = judge(Goal("pair", "a pair", most=most, first=most is None), list(rows))
+    return verdict.place, verdict.met
+
+
+def test_the_docs_show_the_result_file() -> None:
+    import allocators
+    from allocator_table import Report, markdown
+
+    document = allocators.DOCUMENT.read_text("utf-8")
+    result = msgspec.json.decode(allocators.DEFAULT_OUTPUT.read_bytes(), type=Report)
+    assert allocators.written(document, markdown(result)) == document
+
+
+@pytest.mark.parametrize(
+    ("peer", "expected"),
+    [
+        ({"median": 200.0}, ("won", True)),
+        ({"median": 100.5}, ("tied", True)),
+        ({"median": 50.0}, ("lost", False)),
+        ({"outcome": "out of memory"}, ("won", True)),
+        ({"median": 50.0, "outcome": "a call waited for the kernel"}, ("won", True)),
+        ({"median": 50.0, "cap_bytes": 100, "most_card_bytes": 102}, ("won", True)),
+        ({"outcome": "timed out after 10 s"}, ("", False)),
+        ({"outcome": "not run: one before it timed out after 10 s"}, ("", False)),
+    ],
+)
+def test_first_place_needs_a_rival_that_was_measured(peer, expected) -> None:
+    assert place(row("vramkit", 100.0), row("rmm_pool", **peer)) == expected
+
+
+def test_our_own_variants_and_the_empty_loop_are_no_rivals() -> None:
+    rows = [row("vramkit", 100.0), row("vramkit_raw", 50.0), row("empty_loop", 1.0)]
+    assert place(*rows) == ("", False)
+    assert place(*rows, most=100) == ("", True)
+    assert place(*rows, most=99) == ("", False)
+
+
+def test_a_row_keeps_its_middle_and_its_spread() -> None:
+    taken = row("vramkit")
+    taken.take([5.0, 1.0, 2.0, 3.0, 4.0])
+    assert (taken.median, taken.p10, taken.p90) == (3.0, 1.4, 4.6)
+
+
+def test_blocks_from_python_are_those_of_the_native_programs() -> None:
+    """Figures that the native program wrote for 100 GiB."""
+    from python_fragmentation import filling_sizes
+
+    sizes = list(filling_sizes(100 << 30))
+    assert (len(sizes), sum(sizes), sum(sizes[1::2])) == (3122, 107_434_590_348, 53_420_877_279)
+
+
+class Card:
+    """An allocator with a cap that can only use memory at the end of what it has given out."""
+
+    def __init__(self, cap: int) -> None:
+        self.cap = cap
+        self.used = 0
+
+    def allocate(self, size: int) -> object | None:
+        if self.used + size > self.cap:
+            return None
+        self.used += size
+        return object()
+
+    def card_bytes(self) -> int:
+        return self.used
+
+    def synchronize(self) -> None:
+        pass
+
+    def empty(self) -> None:
+        self.used = 0
+
+
+@pytest.mark.parametrize(
+    ("cap_gib", "outcome", "served"), [(3, "served", 5), (2, "out of memory", 0)]
+)
+def test_the_full_card_from_python(cap_gib: int, outcome: str, served: int) -> None:
+    from python_fragmentation import measure
+
+    measured = row("card")
+    cap = cap_gib << 30
+    measure(measured, Card(cap), cap, 2 << 30)
+    assert measured.outcome == outcome
+    assert len(measured.values) == measured.details["served"] == served
+    assert measured.details["asked_bytes"] == measured.details["freed_bytes"] // 10 * 9
+    assert measured.details["filled_bytes"] <= cap
+    assert measured.details["most_card_bytes"] <= cap
