@@ -11,10 +11,9 @@ using namespace bench;
 namespace pool = vramkit::pool;
 
 [[noreturn]] void raise(const pool::Failure& why) {
-    throw Failure("the pool failed: " + why.message +
-                  (why.call.empty() ? ""
-                                    : std::string(why.call) + " " +
-                                          vramkit::error_name(why.code)));
+    throw Failure(
+        "the pool failed: " + why.message +
+        (why.call.empty() ? "" : std::string(why.call) + " " + vramkit::error_name(why.code)));
 }
 
 // Free memory is brought together ahead of need, as the background thread would.

@@ -186,10 +186,10 @@ nb::dict layout(PoolEngine& self) {
 
 // Field by field, so that settings have one list of names here and one in Python.
 void set_field(Config& config, const std::string& name, nb::handle value) {
-#define VRAMKIT_FIELD(field)                                   \
-    if (name == #field) {                                      \
+#define VRAMKIT_FIELD(field)                                    \
+    if (name == #field) {                                       \
         config.field = nb::cast<decltype(config.field)>(value); \
-        return;                                                \
+        return;                                                 \
     }
     VRAMKIT_FIELD(alignment)
     VRAMKIT_FIELD(thread_cache_max_blocks)

@@ -64,7 +64,8 @@ vramkit_status fail_unexpectedly(const char* what) noexcept {
 
 std::string words(const pool::Failure& why) {
     if (!why.message.empty()) return why.message;
-    return std::string(why.call) + ": " + error_name(why.code) + ", " + std::string(error_meaning(why.code));
+    return std::string(why.call) + ": " + error_name(why.code) + ", " +
+           std::string(error_meaning(why.code));
 }
 
 }  // namespace vramkit::capi

@@ -95,8 +95,8 @@ vramkit_status vramkit_pool_destroy(vramkit_pool* pool);
 
 /* Memory. */
 
-/* `bytes` (1 or more) for use in the order of the stream, aligned to 256 or more. Short of memory it waits,
- * first on the GPU, then on the host. NULL on failure. */
+/* `bytes` (1 or more) for use in the order of the stream, aligned to 256 or more. Short of memory
+ * it waits, first on the GPU, then on the host. NULL on failure. */
 void* vramkit_malloc(vramkit_pool* pool, size_t bytes, void* stream);
 /* The same, but never waits: NULL with VRAMKIT_OUT_OF_MEMORY where nothing is to be had at once. */
 void* vramkit_try_malloc(vramkit_pool* pool, size_t bytes, void* stream);

@@ -1,5 +1,5 @@
-// Large blocks straight from the driver, as seed 002 has them: cuMemAlloc and cuMemFree, which waits
-// for all work of the card.
+// Large blocks straight from the driver, as seed 002 has them: cuMemAlloc and cuMemFree, which
+// waits for all work of the card.
 #pragma once
 
 #include <cstdint>

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "pool/addresses.h"
-#include "pool/mappings.h"
 #include "pool/failure.h"
+#include "pool/mappings.h"
 
 namespace vramkit::pool {
 

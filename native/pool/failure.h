@@ -14,7 +14,7 @@ struct Failure {
     Kind kind = Kind::none;
     CUresult code = CUDA_SUCCESS;
     std::string_view call;  // of the driver, where it was one; a literal
-    std::string message;  // for the user
+    std::string message;    // for the user
 
     static Failure bad_value(std::string message) {
         return {Kind::bad_value, CUDA_SUCCESS, "", std::move(message)};

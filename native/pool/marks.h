@@ -98,7 +98,8 @@ class Marks {
     // Waits for all that are recorded. False: the driver refuses.
     bool wait() {
         if (recorded_.empty()) return true;
-        if (events_.call().cuEventSynchronize(recorded_.back().second) != CUDA_SUCCESS) return false;
+        if (events_.call().cuEventSynchronize(recorded_.back().second) != CUDA_SUCCESS)
+            return false;
         while (!recorded_.empty()) pass_oldest();
         return true;
     }

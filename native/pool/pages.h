@@ -44,7 +44,8 @@ class Pages {
     void set(const Slab& slab, Slab* owner) {
         Entry* const first = table_ + (slab.address - base_) / kSpan;
         const std::uint64_t entries = slab.large() ? 1 : slab.bytes / kSpan;
-        for (std::uint64_t i = 0; i < entries; ++i) first[i].store(owner, std::memory_order_release);
+        for (std::uint64_t i = 0; i < entries; ++i)
+            first[i].store(owner, std::memory_order_release);
     }
 
     const std::uint64_t base_;

@@ -96,7 +96,8 @@ void Pool::tell_checker_of_free(const Cache& cache, std::uint64_t address, std::
     if (cache.ended) return;
     if (cache.stream.handle == VRAMKIT_STREAM_PER_THREAD) {
         unsigned long long id = 0;
-        if (call_.cuStreamGetId(cache.stream.handle, &id) != CUDA_SUCCESS || id != cache.stream.id) {
+        if (call_.cuStreamGetId(cache.stream.handle, &id) != CUDA_SUCCESS ||
+            id != cache.stream.id) {
             return;
         }
     }
@@ -188,7 +189,7 @@ std::uint64_t Pool::find_live(std::uint64_t address, std::optional<std::uint64_t
         const std::lock_guard guard(lock_);
         const DirectBlock* const direct = direct_.find(address);
         if (direct == nullptr) {
-            return refuse("the pointer is not one that malloc of this pool returned");
+            return refuse("the pointer is not of this pool, or not one that malloc returned");
         }
         bytes = direct->bytes;
     }

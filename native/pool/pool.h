@@ -114,7 +114,7 @@ class Pool {
     static constexpr std::uint32_t kCaptureBit = Block::kMostStreams / 2;
     static bool is_capture(std::uint32_t number) { return (number & kCaptureBit) != 0; }
     struct Known {
-        std::shared_ptr<Shelf> shelf;  // null: it has ended, and all its work is done
+        std::shared_ptr<Shelf> shelf;      // null: it has ended, and all its work is done
         std::shared_ptr<GraphLife> graph;  // of a capture
     };
     struct StreamKey {
@@ -139,7 +139,8 @@ class Pool {
 
     // caches.cpp: streams, shelves and caches.
     Cache* cache_of(const StreamRef& stream, Failure& why);
-    Cache* cache_for_free(std::uint32_t owner, const std::optional<StreamRef>& stream, Failure& why);
+    Cache* cache_for_free(std::uint32_t owner, const std::optional<StreamRef>& stream,
+                          Failure& why);
     std::optional<std::uint32_t> number_of(const StreamRef& stream, Failure& why);
     Known& known(std::uint32_t number);
     Cache* make_cache(std::uint32_t number);
@@ -225,8 +226,8 @@ class Pool {
     std::vector<std::unique_ptr<ClassMap>> class_maps_;  // every one that was ever in force
     std::unique_ptr<Extents> extents_;
     std::unique_ptr<Slabs> slabs_;
-    std::unordered_map<std::uint64_t, std::unique_ptr<Slab>> large_;  // by address
-    std::vector<Known> streams_, captures_;                           // by number
+    std::unordered_map<std::uint64_t, std::unique_ptr<Slab>> large_;    // by address
+    std::vector<Known> streams_, captures_;                             // by number
     std::unordered_map<StreamKey, std::uint32_t, StreamHash> numbers_;  // not of ended ones
     std::vector<std::uint32_t> ending_;  // ended, and work of them may be under way
     std::vector<std::unique_ptr<Cache>> caches_;
@@ -235,12 +236,12 @@ class Pool {
     bool grew_ = false;  // since map_ahead() looked last
     std::uint64_t peak_reserved_ = 0;
     std::int64_t next_decay_ = 0, next_defrag_ = 0;  // 0: at the next step
-    ClassIndex largest_ = 0;       // class asked for since the last look, as far as caches told
+    ClassIndex largest_ = 0;         // class asked for since the last look, as far as caches told
     ClassIndex largest_before_ = 0;  // in the interval before
-    Stats slow_;       // the counters that only slow paths touch
-    Counters ended_;   // of caches whose threads are gone
-    Counters before_;  // all counters at the last reset
-    Keeper keeper_;    // last: it ends first
+    Stats slow_;                     // the counters that only slow paths touch
+    Counters ended_;                 // of caches whose threads are gone
+    Counters before_;                // all counters at the last reset
+    Keeper keeper_;                  // last: it ends first
 };
 
 // Where everything is.

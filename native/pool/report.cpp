@@ -182,9 +182,9 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
     const auto mib = [](std::uint64_t value) { return std::to_string(value >> 20) + " MiB"; };
     const auto live = static_cast<std::uint64_t>(usage_.live());
     std::string text = "out of device memory: asked for " + std::to_string(bytes) + " bytes (" +
-                       mib(bytes) + "). The pool holds " + mib(extents_->mapped()) +
-                       ", of which " + mib(live) + " are in use, " + mib(free.cached) +
-                       " in caches, " + mib(free.shelved) + " waiting for streams and " +
+                       mib(bytes) + "). The pool holds " + mib(extents_->mapped()) + ", of which " +
+                       mib(live) + " are in use, " + mib(free.cached) + " in caches, " +
+                       mib(free.shelved) + " waiting for streams and " +
                        mib(free.slabs + free.spans + free.extents) +
                        " idle; the largest free piece has " + mib(free.largest) +
                        ". The card has " + mib(card_free) + " of " + mib(card) + " free.";
@@ -200,8 +200,8 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
         }
     }
     if (most != nullptr && most->shelf->bytes > 0) {
-        text += " Stream " + std::to_string(most->shelf->stream.id) + " holds most of what waits: " +
-                mib(most->shelf->bytes) + ".";
+        text += " Stream " + std::to_string(most->shelf->stream.id) +
+                " holds most of what waits: " + mib(most->shelf->bytes) + ".";
     }
     if (arena > 0) text += " Captured graphs keep " + mib(arena) + ".";
     if (config_.limit > 0) text += " The limit is " + mib(config_.limit) + ".";

@@ -15,8 +15,8 @@ namespace vramkit::pool {
 
 using ClassIndex = std::uint32_t;
 
-inline constexpr std::uint64_t kUnit = 256;                     // least alignment of every block
-inline constexpr std::uint64_t kPage = std::uint64_t{2} << 20;  // of virtual memory
+inline constexpr std::uint64_t kUnit = 256;                      // least alignment of every block
+inline constexpr std::uint64_t kPage = std::uint64_t{2} << 20;   // of virtual memory
 inline constexpr std::uint64_t kSpan = std::uint64_t{64} << 10;  // slabs lie on multiples of it
 inline constexpr std::uint64_t kLargestRequest = std::uint64_t{1} << 40;  // 1 TiB
 inline constexpr std::uint64_t kLargestSeedClass = std::uint64_t{1} << 20;

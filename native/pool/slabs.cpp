@@ -29,7 +29,8 @@ bool Slabs::make(ClassIndex index, std::uint64_t count) {
         slab->segment = segment.get();
         // Spans are whole; the slab has as many blocks as they hold.
         slab->count = static_cast<std::uint32_t>(bytes / block_bytes);
-        slab->reciprocal = ((std::uint64_t{1} << 32) + block_bytes / kUnit - 1) / (block_bytes / kUnit);
+        slab->reciprocal =
+            ((std::uint64_t{1} << 32) + block_bytes / kUnit - 1) / (block_bytes / kUnit);
         slab->blocks = std::make_unique<Block[]>(slab->count);
         slab->idle.resize(slab->count);
         for (std::uint32_t i = 0; i < slab->count; ++i) slab->idle[i] = slab->count - 1 - i;

@@ -268,8 +268,8 @@ bool Pool::preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why) {
     size_t free = 0, total = 0;
     call_.cuMemGetInfo_v2(&free, &total);
     const std::uint64_t ready = is_large(index) ? 0 : slabs_->idle_blocks(index);
-    const std::uint64_t left = std::min<std::uint64_t>(free, may_grow()) + extents_->idle() +
-                               slabs_->free_span_bytes();
+    const std::uint64_t left =
+        std::min<std::uint64_t>(free, may_grow()) + extents_->idle() + slabs_->free_span_bytes();
     if (count > ready && (count - ready) > left / each) {
         why = Failure::out_of_memory();
         why.message = std::to_string(count) + " blocks: " + explain(bytes, why);

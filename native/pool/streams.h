@@ -21,8 +21,8 @@ inline CUresult identify(const DriverTable& call, StreamRef& stream) {
         return CUDA_SUCCESS;
     }
     cuuint64_t capture = 0;
-    const CUresult result = call.cuStreamGetCaptureInfo_v2(stream.handle, &status, &capture,
-                                                           nullptr, nullptr, nullptr);
+    const CUresult result =
+        call.cuStreamGetCaptureInfo_v2(stream.handle, &status, &capture, nullptr, nullptr, nullptr);
     stream.capture = status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? capture : 0;
     return result;
 }

@@ -77,7 +77,8 @@ void Pool::decay() {
         bool any = false;
         for (Shelf::Bin& bin : each.shelf->bins) {
             // The oldest go, though those of the caches came last: only their number matters.
-            bin.leaving = std::min(bin.blocks.size(), std::max(bin.leaving, bin.low) + bin.unneeded);
+            bin.leaving =
+                std::min(bin.blocks.size(), std::max(bin.leaving, bin.low) + bin.unneeded);
             bin.unneeded = 0;
             bin.low = bin.blocks.size();
             any |= bin.leaving > 0;

@@ -22,8 +22,8 @@ void tell_pools_of_reset(const DriverTable& call);
 // How often this process has been forked off another one.
 int fork_count();
 
-// The calling thread's cache of a pool and stream, or null. One comparison where the stream is among
-// those used lately.
+// The calling thread's cache of a pool and stream, or null. One comparison where the stream is
+// among those used lately.
 Cache* find_cache(std::uint64_t pool, const StreamRef& stream);
 Cache* find_cache_by_number(std::uint64_t pool, std::uint32_t number);
 void remember_cache(std::uint64_t pool, Cache* cache);

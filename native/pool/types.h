@@ -95,15 +95,17 @@ struct Slab {
     std::uint64_t bytes = 0;  // of the span it lies on
     std::uint64_t asked = 0;  // of a large block: what the user asked for
     // With the pool's lock.
-    Segment* segment = nullptr;        // null: a large block, with an extent of its own
-    Extent extent;                     // of a large block
-    std::vector<std::uint32_t> idle;   // numbers of blocks that anybody may have
-    std::size_t place = kNowhere;      // in the list of slabs of its class that have such blocks
+    Segment* segment = nullptr;       // null: a large block, with an extent of its own
+    Extent extent;                    // of a large block
+    std::vector<std::uint32_t> idle;  // numbers of blocks that anybody may have
+    std::size_t place = kNowhere;     // in the list of slabs of its class that have such blocks
 
     static constexpr std::size_t kNowhere = ~std::size_t{0};
     bool large() const { return segment == nullptr; }
     // Below 32 MiB a multiplication divides exactly.
-    std::uint64_t number_at(std::uint64_t inside) const { return (inside / kUnit * reciprocal) >> 32; }
+    std::uint64_t number_at(std::uint64_t inside) const {
+        return (inside / kUnit * reciprocal) >> 32;
+    }
 };
 
 struct BlockRef {
@@ -145,13 +147,13 @@ struct alignas(64) Cache {
     std::atomic<bool> taken{false};
     std::uint32_t number = 0;  // of the stream
     StreamRef stream;
-    std::shared_ptr<Shelf> shelf;    // null: made when the stream was long gone
+    std::shared_ptr<Shelf> shelf;  // null: made when the stream was long gone
     std::size_t caches_of_thread = 1;
-    bool ended = false;              // it does not: what is freed here leaves at once
+    bool ended = false;  // it does not: what is freed here leaves at once
     std::uint64_t bytes = 0;
-    std::int64_t live = 0;           // bytes handed out less bytes taken back
-    std::int64_t allowance = 0;      // up to which `live` is no news (usage.h)
-    ClassIndex largest = 0;          // class asked for since the last look
+    std::int64_t live = 0;       // bytes handed out less bytes taken back
+    std::int64_t allowance = 0;  // up to which `live` is no news (usage.h)
+    ClassIndex largest = 0;      // class asked for since the last look
     Counters counters;
     std::atomic<std::uint64_t> most_blocks{0};  // of a class
     std::atomic<std::uint64_t> most_bytes{0};

@@ -10,10 +10,11 @@
 
 namespace vramkit::pool {
 
-// Each cache counts what its thread took and gave back. The peak is exact to 64 KiB a cache: a cache
-// may rise to its allowance without a word, and the allowances of all add up to the peak and 64 KiB
-// for each. Below the peak nothing is shared; a cache that rises above its allowance asks for
-// another, and only then are all looked at. Under a lock of its own, which is taken last before owner words.
+// Each cache counts what its thread took and gave back. The peak is exact to 64 KiB a cache: a
+// cache may rise to its allowance without a word, and the allowances of all add up to the peak and
+// 64 KiB for each. Below the peak nothing is shared; a cache that rises above its allowance asks
+// for another, and only then are all looked at. Under a lock of its own, which is taken last before
+// owner words.
 class Usage {
   public:
     static constexpr std::int64_t kSlack = 64 * 1024;

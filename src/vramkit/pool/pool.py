@@ -74,14 +74,17 @@ class Pool(_core.PoolEngine):
 
         table = Table("what", "figure", title=f"Pool on {self._device.name}")
         for name, value in msgspec.structs.asdict(self.stats()).items():
-            table.add_row(name.replace("_", " "), f"{value:,.3f}" if isinstance(value, float) else f"{value:,}")
+            table.add_row(
+                name.replace("_", " "),
+                f"{value:,.3f}" if isinstance(value, float) else f"{value:,}",
+            )
         Console().print(table)
 
     def snapshot(self, stacks: Mapping[int, Sequence[str]] | None = None) -> Snapshot:
         """What is where now; `stacks` says by address who asked for a block."""
         from vramkit.pool.snapshot import take
 
-        return take(self, self.layout(), stacks)  # type: ignore[attr-defined]
+        return take(self, self.layout(), stacks)
 
     def trim(self) -> int:
         """Give idle memory whose work is done back to the driver. The bytes that went."""
