@@ -4,6 +4,7 @@
 #include "allocators_cases.h"
 #include "allocators_program.h"
 #include "pool/pool.h"
+#include "pool/streams.h"
 
 namespace {
 
@@ -16,21 +17,16 @@ namespace pool = vramkit::pool;
         (why.call.empty() ? "" : std::string(why.call) + " " + vramkit::error_name(why.code)));
 }
 
-// Free memory is brought together ahead of need, as the background thread would.
-template <class Pool>
-void tidy(Pool& pool) {
+// What the background thread does to a scattered card, done now.
+void tidy(pool::Pool& pool) {
     pool::Failure why;
-    if constexpr (requires { pool.defragment(why); }) {
-        pool.defragment(why);
-    } else {
-        pool.trim(false);
-    }
+    pool.defragment(why);
+    if (why.kind != pool::Failure::Kind::none) raise(why);
 }
 
 // A pool that gives idle memory back soon enough for the burst case to wait for it.
-template <class Config>
-Config decaying(Config config) {
-    if constexpr (requires { config.decay_ms; }) config.decay_ms = kBurstDecayMs;
+pool::Config decaying(pool::Config config) {
+    config.decay_ms = kBurstDecayMs;
     return config;
 }
 
@@ -45,14 +41,9 @@ struct Known {
 // being captured.
 struct Foreign {
     static pool::StreamRef ask(const vramkit::DriverTable& call, const Lane& lane) {
-        unsigned long long id = 0;
-        CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-        if (call.cuStreamGetId(lane.handle, &id) != CUDA_SUCCESS ||
-            call.cuStreamIsCapturing(lane.handle, &status) != CUDA_SUCCESS ||
-            status != CU_STREAM_CAPTURE_STATUS_NONE) {
-            throw Failure("the stream cannot be used");
-        }
-        return {lane.handle, id, false};
+        pool::StreamRef stream{lane.handle};
+        if (pool::identify(call, stream) != CUDA_SUCCESS) throw Failure("this is no stream");
+        return stream;
     }
 };
 

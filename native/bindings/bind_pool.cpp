@@ -144,7 +144,7 @@ nb::dict layout(PoolEngine& self) {
         now = engine.layout();
     }
     constexpr const char* uses[] = {"slabs", "block", "idle"};
-    constexpr const char* states[] = {"idle", "live", "cached", "shelved"};
+    constexpr const char* states[] = {"idle", "live", "cached", "shelved", "live"};
     const auto list = [](const auto& all, auto convert) {
         nb::list result;
         for (const auto& each : all) {
@@ -221,6 +221,19 @@ Config config_from(const nb::kwargs& settings) {
         set_field(config, nb::cast<std::string>(name), value);
     }
     return config;
+}
+
+void also_used_on(PoolEngine& self, nb::handle address, nb::handle stream) {
+    Failure why;
+    const uint64_t block = pointer(address);
+    pool::Pool& engine = self.engine();
+    const StreamRef ref = self.stream(stream);
+    bool done;
+    {
+        const GilReleased released;
+        done = engine.also_used_on(block, ref, why);
+    }
+    if (!done) self.fail(why, "Pool.also_used_on");
 }
 
 uint64_t defragment(PoolEngine& self) {
@@ -319,6 +332,10 @@ void bind_pool(nb::module_& module) {
             "may use the pool meanwhile.")
         .def_prop_ro("c_handle", &PoolEngine::c_handle,
                      "The vramkit_pool* of the C interface, as long as this object lives.")
+        .def("also_used_on", &also_used_on, nb::arg("address"), nb::arg("stream"),
+             nb::sig("def also_used_on(self, address: int, stream: object | None) -> None"),
+             "The block is used on this stream too: its stream waits, on the GPU, for what this one "
+             "holds when the block is freed.")
         .def("defragment", &defragment,
              "Make one piece of all idle memory. The bytes that were moved for it.")
         .def("step", &step,

@@ -126,6 +126,16 @@ vramkit_status vramkit_free_on(vramkit_pool* pool, void* block, void* stream) {
     });
 }
 
+vramkit_status vramkit_also_used_on(vramkit_pool* pool, void* block, void* stream) {
+    return in_parent(pool, [&](pool::Pool& engine) {
+        Failure why;
+        pool::StreamRef ref;
+        const bool done = resolve(*pool, stream, Life::unknown, ref, why) &&
+                          engine.also_used_on(address_of(block), ref, why);
+        return done ? VRAMKIT_OK : fail(why);
+    });
+}
+
 vramkit_status vramkit_preallocate(vramkit_pool* pool, size_t bytes, size_t count) {
     return in_parent(pool, [&](pool::Pool& engine) {
         Failure why;

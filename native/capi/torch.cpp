@@ -98,6 +98,31 @@ void vramkit_torch_free(void* block, ptrdiff_t, int device, void*) {
     });
 }
 
+void vramkit_torch_record_stream(void* block, void* stream) {
+    guarded([&] {
+        if (block == nullptr) return VRAMKIT_OK;
+        Failure why = Failure::bad_value("the pointer is not of a pool that serves PyTorch");
+        const auto used = [&](const vramkit_pool& pool) {
+            pool::StreamRef ref;
+            return !pool.engine->forked() && resolve(pool, stream, Life::durable, ref, why) &&
+                   pool.engine->also_used_on(address_of(block), ref, why);
+        };
+        Chosen& pools = chosen();
+        {
+            const std::lock_guard guard(pools.lock);
+            for (const auto& pool : pools.all) {
+                if (used(*pool)) return VRAMKIT_OK;
+            }
+        }
+        // PyTorch does not say which device.
+        for (int device = 0; device < kMostDevices; ++device) {
+            const vramkit_pool* const pool = default_pool_if_open(device);
+            if (pool != nullptr && used(*pool)) return VRAMKIT_OK;
+        }
+        return fail(why);
+    });
+}
+
 vramkit_status vramkit_torch_use(int device, vramkit_pool* pool) {
     return guarded([&] {
         if (device < 0 || device >= kMostDevices) {

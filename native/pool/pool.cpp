@@ -145,6 +145,9 @@ bool Pool::free(std::uint64_t address, std::optional<std::uint64_t> bytes,
         if (block.slab == nullptr) return free_direct(address, why);
         Cache* const cache = cache_for_free(block.block().stream(), stream, why);
         if (cache == nullptr) return false;
+        if (block.block().state() == State::lent && !await_other_uses(block, *cache, why)) {
+            return false;
+        }
         if (!block.block().take_from_user()) {
             why = Failure::bad_value("the block is not in use: freed twice?");
             return false;
@@ -181,9 +184,7 @@ std::uint64_t Pool::find_live(std::uint64_t address, std::optional<std::uint64_t
             return refuse("the pointer lies inside a block; free takes the one malloc returned");
         }
         block = {slab, static_cast<std::uint32_t>(number)};
-        if (block.block().state() != State::live) {
-            return refuse("the block is not in use: freed twice?");
-        }
+        if (!block.block().with_user()) return refuse("the block is not in use: freed twice?");
         bytes = slab->large() ? slab->asked : block.block().bytes();
     } else {
         const std::lock_guard guard(lock_);

@@ -70,6 +70,10 @@ class Pool {
                       Full& full);
     void spill(const Full& full);
 
+    // The block is used on this stream too: what frees it waits, on the GPU, for what the stream
+    // holds then.
+    bool also_used_on(std::uint64_t address, const StreamRef& stream, Failure& why);
+
     bool preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why);
     // Gives idle memory whose work is done back to the driver; wait: all idle memory.
     // The bytes that went.
@@ -134,6 +138,9 @@ class Pool {
     void take_back(Cache& cache, BlockRef block, std::uint64_t bytes);
     std::uint64_t find_live(std::uint64_t address, std::optional<std::uint64_t> given,
                             BlockRef& block, Failure& why);
+    bool await_other_uses(BlockRef block, Cache& cache, Failure& why);
+    CUresult await_stream(const StreamRef& other, const StreamRef& stream, bool on_host);
+    CUresult await_ended(const StreamRef& other, const StreamRef& stream, bool on_host);
     std::uint64_t malloc_direct(Cache& cache, std::uint64_t bytes, Failure& why);
     bool free_direct(std::uint64_t address, Failure& why);
 
@@ -232,6 +239,7 @@ class Pool {
     std::vector<std::uint32_t> ending_;  // ended, and work of them may be under way
     std::vector<std::unique_ptr<Cache>> caches_;
     Direct direct_;
+    std::unordered_map<std::uint64_t, std::vector<StreamRef>> other_uses_;  // by address, of lent
     bool abandoned_ = false;
     bool grew_ = false;  // since map_ahead() looked last
     std::uint64_t peak_reserved_ = 0;

@@ -9,6 +9,7 @@
 //
 // Each block is in exactly one state, and in exactly one place:
 //   live      with the user
+//   lent      with the user, and used on other streams too
 //   cached    in the bin of its class in one cache
 //   shelved   in the bin of its class on one shelf
 //   idle      in the list of its slab; anybody may have it
@@ -46,7 +47,7 @@ struct StreamRef {
     bool is(const StreamRef& other) const { return id == other.id && capture == other.capture; }
 };
 
-enum class State : std::uint8_t { idle = 0, live = 1, cached = 2, shelved = 3 };
+enum class State : std::uint8_t { idle = 0, live = 1, cached = 2, shelved = 3, lent = 4 };
 
 // A block's record: state, stream and asked-for size in one word, so that taking it from one state
 // to another is one exchange and a double free never goes unseen.
@@ -67,16 +68,19 @@ class Block {
                         std::uint64_t{stream & 0xffffff} << 32 | bytes,
                     std::memory_order_release);
     }
-    // live -> cached by exactly one of several threads that try.
-    bool take_from_user() {
+    bool with_user() const { return state() == State::live || state() == State::lent; }
+    // From one state to another by exactly one of several threads that try.
+    bool change(State from, State to) {
         constexpr std::uint64_t kState = std::uint64_t{0xff} << 56;
         std::uint64_t seen = word_.load(std::memory_order_acquire);
-        while (static_cast<State>(seen >> 56) == State::live) {
-            const std::uint64_t next = (seen & ~kState) | std::uint64_t{2} << 56;
+        while (static_cast<State>(seen >> 56) == from) {
+            const std::uint64_t next =
+                (seen & ~kState) | std::uint64_t{static_cast<std::uint8_t>(to)} << 56;
             if (word_.compare_exchange_weak(seen, next, std::memory_order_acq_rel)) return true;
         }
         return false;
     }
+    bool take_from_user() { return change(State::live, State::cached); }
 
   private:
     std::atomic<std::uint64_t> word_{0};
