@@ -12,9 +12,12 @@ from vramkit import _core
 if TYPE_CHECKING:
     from vramkit import Pool
 
+OUT_OF_MEMORY = 4  # VRAMKIT_OUT_OF_MEMORY
+
 # What is called from here; frameworks are given addresses and know the signatures themselves.
 SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "vramkit_last_error": (ctypes.c_char_p, []),
+    "vramkit_last_status": (ctypes.c_int, []),
     "vramkit_torch_use": (ctypes.c_int, [ctypes.c_int, ctypes.c_void_p]),
     "vramkit_cupy_create": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_void_p]),
     "vramkit_cupy_destroy": (None, [ctypes.c_void_p]),
@@ -51,7 +54,12 @@ def address(function: str) -> int:
 def handle(pool: Pool | None) -> int | None:
     """The vramkit_pool* of a pool; None, the NULL of C: the process-wide pools."""
     engine: Any = pool
-    return None if engine is None else int(engine.c_pool)
+    return None if engine is None else int(engine.c_handle)
+
+
+def was_short_of_memory() -> bool:
+    """Whether that is why the last C call of this thread failed."""
+    return bool(library().vramkit_last_status() == OUT_OF_MEMORY)
 
 
 def last_error() -> str:

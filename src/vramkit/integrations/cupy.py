@@ -66,10 +66,19 @@ def allocator(pool: Pool | None = None) -> Callable[[int], Any]:
         block = allocate(size)
         # CuPy would use the null pointer of a C function that has failed.
         if block.ptr == 0 and size > 0:
-            raise memory.OutOfMemoryError(_library.last_error())
+            raise _failure(memory)
         return block
 
     return malloc
+
+
+def _failure(memory: Any) -> Exception:
+    words = _library.last_error()
+    if not _library.was_short_of_memory():
+        return RuntimeError(words)
+    # CuPy's class makes words of its own from three numbers; ours say more.
+    error: Exception = memory.OutOfMemoryError.__new__(memory.OutOfMemoryError, words)
+    return error
 
 
 class _Param:
