@@ -1,6 +1,5 @@
 """A CuPy pipeline: filters, products and sums of arrays of many sizes on several streams."""
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -33,9 +32,11 @@ def make_work(results: list[Any]) -> Callable[[], None]:
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(STREAMS)]
 
     def work() -> None:
-        sides = itertools.islice(itertools.cycle(SIDES), ITEMS)
-        for item, (side, stream) in enumerate(zip(sides, itertools.cycle(streams), strict=False)):
-            with stream:
+        for item in range(ITEMS):
+            which = item % len(SIDES)
+            side = SIDES[which]
+            # A size has one stream: CuPy keeps one plan of cuFFT for it, with one work area.
+            with streams[which % STREAMS]:
                 results.append(process(item, cupy.asarray(sources[side])))
 
     return work

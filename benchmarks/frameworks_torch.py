@@ -164,15 +164,12 @@ def run(mode: str, allocator: str, repetitions: int) -> Part:
         from vramkit import Pool
         from vramkit.integrations import torch as integration
 
-        if mode == "mem_pool":
-            mem_pool, pool = integration.mem_pool(), Pool.instance()
-        else:
-            pool = integration.install()
-    elif mode == "mem_pool":
-        mem_pool = torch.cuda.MemPool()
+        pool = Pool.instance() if mode == "mem_pool" else integration.install()
     deterministic()
     torch.cuda.synchronize()  # makes the context
     card = CardMemory(torch.cuda.mem_get_info)
+    if mode == "mem_pool":
+        mem_pool = torch.cuda.MemPool() if pool is None else integration.mem_pool(pool)
     training = Training(capturable=mode == "graph")
     step = make_step(mode, training, mem_pool)
     losses: list[torch.Tensor] = []

@@ -40,9 +40,16 @@ class FakeTorch:
             patch,
             "torch",
             backends=SimpleNamespace(cuda=SimpleNamespace(is_built=lambda: True)),
-            cuda=SimpleNamespace(memory=memory, MemPool=lambda allocator: ("MemPool", allocator)),
+            cuda=SimpleNamespace(memory=memory, init=self.start, MemPool=self.make_mem_pool),
         )
         patch.setattr(torch, "_installed", None)
+
+    def start(self) -> None:
+        self.used = True
+
+    def make_mem_pool(self, allocator: object) -> tuple[str, object]:
+        assert self.used, "PyTorch crashes without"
+        return "MemPool", allocator
 
     def make(self, *names: str) -> Any:
         self.made.append(names)  # type: ignore[arg-type]

@@ -61,6 +61,7 @@ def mem_pool(pool: Pool | None = None, *, device: Device | int | None = None) ->
     """
     torch = _usable_torch()
     _serve(pool, _choose(pool, device))
+    torch.cuda.init()  # a MemPool of an allocator that PyTorch has not set up yet is a crash
     malloc = next(filter(_library.has, ("vramkit_torch_segment", "vramkit_torch_malloc")))
     return torch.cuda.MemPool(_pluggable(torch, malloc).allocator())
 
