@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,12 +54,15 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("driver") != "cuda":
-        return
-    skip = pytest.mark.skip(reason="needs the simulated GPU")
+    on_card = config.getoption("driver") == "cuda"
     for item in items:
-        if item.get_closest_marker("sim_only"):
-            item.add_marker(skip)
+        if on_card and item.get_closest_marker("sim_only"):
+            item.add_marker(pytest.mark.skip(reason="needs the simulated GPU"))
+        for marker in item.iter_markers("frameworks"):
+            missing = [name for name in marker.args if find_spec(name) is None]
+            if not on_card or missing:
+                reason = f"needs a card and {', '.join(missing or marker.args)}"
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.hookimpl(wrapper=True)

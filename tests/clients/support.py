@@ -15,14 +15,16 @@ PROGRAMS = Path(__file__).parent / "programs"
 SECONDS = 120
 
 
-def scenarios(program: str) -> list[str]:
+def scenarios(program: str, programs: Path = PROGRAMS) -> list[str]:
     """The functions of a program, without importing it: it opens the driver it finds."""
-    tree = ast.parse((PROGRAMS / f"{program}.py").read_text(encoding="utf-8"))
+    tree = ast.parse((programs / f"{program}.py").read_text(encoding="utf-8"))
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     return [name for name in functions if not name.startswith("_")]
 
 
-def run_scenario(program: str, scenario: str, folder: Path, **environment: str) -> None:
+def run_scenario(
+    program: str, scenario: str, folder: Path, programs: Path = PROGRAMS, **environment: str
+) -> None:
     """Fails with what the process wrote where it failed, or where the checker has a report."""
     reports = folder / "reports.json"
     # Any value of the caller's would decide what is simulated, or whether anything is.
@@ -32,7 +34,7 @@ def run_scenario(program: str, scenario: str, folder: Path, **environment: str) 
         [sys.executable, "-c", f"import {program}; {program}.{scenario}()"],
         env={
             **kept,
-            "PYTHONPATH": str(PROGRAMS),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(programs), kept.get("PYTHONPATH")])),
             "LD_LIBRARY_PATH": str(sim_folder()),
             "VRAMKIT_SIM": settings,
             **environment,

@@ -1,0 +1,68 @@
+"""libvramkit.so as frameworks need it: its path, and its C functions by address."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vramkit import _core
+
+if TYPE_CHECKING:
+    from vramkit import Pool
+
+OUT_OF_MEMORY = 4  # VRAMKIT_OUT_OF_MEMORY
+
+# What is called from here; frameworks are given addresses and know the signatures themselves.
+SIGNATURES: dict[str, tuple[object, list[object]]] = {
+    "vramkit_last_error": (ctypes.c_char_p, []),
+    "vramkit_last_status": (ctypes.c_int, []),
+    "vramkit_torch_use": (ctypes.c_int, [ctypes.c_int, ctypes.c_void_p]),
+    "vramkit_cupy_create": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_void_p]),
+    "vramkit_cupy_destroy": (None, [ctypes.c_void_p]),
+}
+
+
+def path() -> Path:
+    return Path(_core.__file__).parent / "_lib" / "libvramkit.so"
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The library that the extension itself is linked to: one engine, one set of pools."""
+    try:
+        opened = ctypes.CDLL(str(path()))
+    except OSError as error:
+        raise RuntimeError(f"{path()} cannot be loaded: {error}; reinstall vramkit") from None
+    for name, (result, arguments) in SIGNATURES.items():
+        function = getattr(opened, name)
+        function.restype, function.argtypes = result, arguments
+    return opened
+
+
+def has(function: str) -> bool:
+    return hasattr(library(), function)
+
+
+def address(function: str) -> int:
+    found = ctypes.cast(getattr(library(), function), ctypes.c_void_p).value
+    assert found is not None
+    return found
+
+
+def handle(pool: Pool | None) -> int | None:
+    """The vramkit_pool* of a pool; None, the NULL of C: the process-wide pools."""
+    engine: Any = pool
+    return None if engine is None else int(engine.c_handle)
+
+
+def was_short_of_memory() -> bool:
+    """Whether that is why the last C call of this thread failed."""
+    return bool(library().vramkit_last_status() == OUT_OF_MEMORY)
+
+
+def last_error() -> str:
+    """Why the last C call of this thread failed."""
+    words: bytes = library().vramkit_last_error()
+    return words.decode(errors="replace")

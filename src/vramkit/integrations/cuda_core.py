@@ -1,0 +1,60 @@
+"""vramkit's pools as memory resources of cuda.core. Works on the simulated GPU too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vramkit.integrations._frameworks import imported
+
+if TYPE_CHECKING:
+    from vramkit import Pool
+
+core = imported("cuda.core", "cuda-core")
+
+
+_Base: Any = core.MemoryResource
+
+
+class MemoryResource(_Base):  # type: ignore[misc]
+    """A cuda.core.MemoryResource over a pool; Pool.instance() where none is given.
+
+    Its buffers are cuda.core's own. They are freed on the stream of the allocation, or on the one
+    that close() or set_deallocation_stream() names.
+    """
+
+    def __init__(self, pool: Pool | None = None) -> None:
+        import vramkit
+
+        self._pool = vramkit.Pool.instance() if pool is None else pool
+
+    @property
+    def pool(self) -> Pool:
+        return self._pool
+
+    def allocate(self, size: int, *, stream: Any) -> Any:
+        # Empty buffers have no address, as in cuda.core's own resources.
+        address = self._pool.malloc(size, stream) if size else 0
+        return core.Buffer.from_handle(address, size, mr=self, stream=stream)
+
+    def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
+        if size:
+            self._pool.free(int(ptr), size, stream)
+
+    @property
+    def is_device_accessible(self) -> bool:
+        return True
+
+    @property
+    def is_host_accessible(self) -> bool:
+        return False
+
+    @property
+    def device_id(self) -> int:
+        return self._pool.device.ordinal
+
+
+def install(pool: Pool | None = None) -> Pool:
+    """Let cuda.core's Device.allocate of the pool's device allocate from it. Returns the pool."""
+    resource = MemoryResource(pool)
+    core.Device(resource.device_id).memory_resource = resource
+    return resource.pool

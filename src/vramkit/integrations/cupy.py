@@ -1,0 +1,129 @@
+"""CuPy's memory from a vramkit pool, in the order of CuPy's current stream.
+
+CuPy calls C functions of libvramkit.so, and those ask CuPy's own C function for the stream.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from vramkit.integrations import _library
+from vramkit.integrations._frameworks import imported, refuse_simulated
+
+if TYPE_CHECKING:
+    from vramkit import Pool
+
+PACKAGES = "cupy-cuda12x or cupy-cuda13x"
+STREAM_MODULE = "cupy_backends.cuda.stream"
+STREAM_FUNCTION = "get_current_stream_ptr"
+STREAM_SIGNATURE = b"intptr_t (void)"
+
+_replaced: Any = None
+
+
+def install(pool: Pool | None = None) -> Pool:
+    """Let CuPy allocate from vramkit. Returns the pool that serves; uninstall() takes it back.
+
+    A pool serves its own device alone; without one, each device has Pool.instance(device).
+    """
+    global _replaced
+    cupy = imported("cupy", PACKAGES)
+    chosen = _choose(pool)
+    made = allocator(pool)
+    before = cupy.cuda.get_allocator()
+    cupy.cuda.set_allocator(made)
+    if _replaced is None:
+        _replaced = before
+    return chosen
+
+
+def uninstall() -> None:
+    """The allocator that was there before install(). Arrays that exist keep their memory."""
+    global _replaced
+    if _replaced is None:
+        raise RuntimeError("vramkit is not installed in CuPy; call install() first")
+    cupy = imported("cupy", PACKAGES)
+    cupy.cuda.set_allocator(_replaced)
+    _replaced = None
+
+
+def allocator(pool: Pool | None = None) -> Callable[[int], Any]:
+    """For cupy.cuda.set_allocator or `with cupy.cuda.using_allocator(...)`."""
+    memory = imported("cupy.cuda.memory", PACKAGES)
+    _choose(pool)
+    owner = _Param(pool, _current_stream_function())
+    allocate = memory.CFunctionAllocator(
+        owner.address,
+        _library.address("vramkit_cupy_malloc"),
+        _library.address("vramkit_cupy_free"),
+        owner,
+    ).malloc
+
+    def malloc(size: int) -> Any:
+        block = allocate(size)
+        # CuPy would use the null pointer of a C function that has failed.
+        if block.ptr == 0 and size > 0:
+            raise _failure(memory)
+        return block
+
+    return malloc
+
+
+def _failure(memory: Any) -> Exception:
+    words = _library.last_error()
+    if not _library.was_short_of_memory():
+        return RuntimeError(words)
+    # CuPy's class makes words of its own from three numbers; ours say more.
+    error: Exception = memory.OutOfMemoryError.__new__(memory.OutOfMemoryError, words)
+    return error
+
+
+class _Param:
+    """What the C functions are called with; CuPy keeps it as long as its allocator."""
+
+    def __init__(self, pool: Pool | None, current_stream: int) -> None:
+        self.pool = pool  # must outlive the C object
+        library = _library.library()
+        made = library.vramkit_cupy_create(_library.handle(pool), current_stream)
+        if made is None:
+            raise RuntimeError(_library.last_error())
+        self.address: int = made
+        weakref.finalize(self, library.vramkit_cupy_destroy, made).atexit = False
+
+
+def _current_stream_function() -> int:
+    """The address of the function by which CuPy's own C code knows its current stream."""
+    module = imported(STREAM_MODULE, PACKAGES)
+    capsule = getattr(module, "__pyx_capi__", {}).get(STREAM_FUNCTION)
+    name = _capsule_name(capsule) if capsule is not None else None
+    if name != STREAM_SIGNATURE:
+        found = "is not there" if name is None else f"is '{name.decode()}'"
+        raise RuntimeError(
+            f"this CuPy does not tell its current stream: {STREAM_FUNCTION} in "
+            f"{STREAM_MODULE}.__pyx_capi__ should be '{STREAM_SIGNATURE.decode()}' and {found}; "
+            "CuPy 13 and 14 are known to work"
+        )
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    address: int = pointer(capsule, name)
+    return address
+
+
+def _capsule_name(capsule: object) -> bytes | None:
+    get_name = ctypes.pythonapi.PyCapsule_GetName
+    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    name: bytes | None = get_name(capsule)
+    return name
+
+
+def _choose(pool: Pool | None) -> Pool:
+    import vramkit
+
+    if pool is None:
+        refuse_simulated(vramkit.driver.open(), "CuPy")
+        return vramkit.Pool.instance()
+    refuse_simulated(pool.device.driver, "CuPy")
+    return pool

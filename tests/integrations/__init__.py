@@ -1,0 +1,1 @@
+"""vramkit under other frameworks."""
