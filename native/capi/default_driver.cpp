@@ -98,10 +98,4 @@ std::shared_ptr<Driver> default_driver() {
     return one.driver;
 }
 
-std::shared_ptr<Driver> default_driver_if_open() {
-    Opened& one = opened();
-    const std::lock_guard guard(one.lock);
-    return one.driver;
-}
-
 }  // namespace vramkit::capi

@@ -10,7 +10,5 @@ namespace vramkit::capi {
 // Opened, initialised, and the same each time. Null and the thread's last error on failure; the
 // next call tries again.
 std::shared_ptr<Driver> default_driver();
-// Null where nobody has asked for it yet.
-std::shared_ptr<Driver> default_driver_if_open();
 
 }  // namespace vramkit::capi

@@ -180,9 +180,8 @@ vramkit_status vramkit_stream_closing(void* stream) {
         if (pool::fork_count() > 0) {
             return fail(VRAMKIT_FORKED, "the stream belongs to the parent process");
         }
-        // Without a driver there is no pool that could know the stream.
-        const std::shared_ptr<Driver> driver = default_driver_if_open();
-        if (driver == nullptr) return VRAMKIT_OK;
+        const std::shared_ptr<Driver> driver = default_driver();
+        if (driver == nullptr) return vramkit_last_status();
         unsigned long long id = 0;
         const CUresult result = driver->call().cuStreamGetId(handle, &id);
         if (result != CUDA_SUCCESS) {

@@ -122,8 +122,8 @@ vramkit_status vramkit_defragment(vramkit_pool* pool, uint64_t* moved);
 vramkit_status vramkit_step(vramkit_pool* pool);
 
 /* Call before you destroy a stream that pools were given: what they keep for it gets its mark while
- * the stream lives. All pools of the driver are told. Streams of vramkit's Python package and of
- * PyTorch need no call. */
+ * the stream lives. All pools of the driver that VRAMKIT_DRIVER names are told, Python's too.
+ * Streams of vramkit's Python package and of PyTorch need no call. */
 vramkit_status vramkit_stream_closing(void* stream);
 
 /* Sizes in bytes. Those up to `moved` count since the last reset, the others say what is now. */

@@ -56,6 +56,22 @@ def test_torch_gives_blocks_back_where_they_came_from(
     shared.close()
 
 
+def test_streams_of_torch_are_durable(torch: CDLL, device: Device, pool: Pool) -> None:
+    """A raw handle may die unseen, so what is shared is marked at once; torch's need not be."""
+    pool.configure(thread_cache_max_blocks=0)
+    raw, theirs = device.stream(), device.stream()
+    block = torch.vramkit_malloc(pool.c_handle, 1000, raw.__cuda_stream__()[1])
+    assert torch.vramkit_free(pool.c_handle, block) == OK
+    assert pool.stats().marks == 1
+    assert torch.vramkit_torch_use(0, pool.c_handle) == OK
+    torch.vramkit_torch_free(
+        torch.vramkit_torch_malloc(1000, 0, theirs.__cuda_stream__()[1]), 1000, 0, None
+    )
+    assert (pool.stats().free_count, pool.stats().marks) == (2, 1)
+    for stream in (raw, theirs):
+        stream.close()
+
+
 @pytest.mark.sim_only
 def test_a_pool_that_torch_uses_outlives_its_python_object(
     torch: CDLL, driver: Driver, device: Device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from ctypes import CDLL
 from pathlib import Path
 
@@ -24,6 +25,14 @@ def test_headers_and_library_are_where_they_are_said_to_be() -> None:
     assert (folder / "vramkit.h").is_file()
     assert (folder / "vramkit.hpp").is_file()
     assert Path(vramkit.get_library()).is_file()
+
+
+def test_the_library_has_every_function_of_the_header() -> None:
+    text = (Path(vramkit.get_include()) / "vramkit.h").read_text(encoding="utf-8")
+    declared = re.findall(r"^\w[^\n(]*?\b(vramkit_\w+)\(", text, flags=re.MULTILINE)
+    library = CDLL(vramkit.get_library())
+    assert len(declared) >= 25
+    assert [name for name in declared if not hasattr(library, name)] == []
 
 
 @pytest.mark.parametrize("python_first", [True, False])
