@@ -54,8 +54,8 @@ def run_child(case: Case, allocator: str, options: Namespace, folder: Path, left
     if path.is_file():
         fill(row, msgspec.json.decode(path.read_bytes(), type=Part))
     if status != 0:
-        row.error = f"{how_it_ended(status, most)}\n{row.error or words}".strip()
-        row.error = row.error[-ERROR_CHARACTERS:]
+        told = (row.error or words)[-ERROR_CHARACTERS:]
+        row.error = f"{how_it_ended(status, most)}\n{told}".strip()
     return row
 
 

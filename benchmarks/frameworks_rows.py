@@ -99,10 +99,16 @@ def compare(row: Row, path: Path, first_row: Row, first_path: Path) -> None:
 
 def line(row: Row) -> str:
     name = f"{row.framework}/{row.mode} {row.allocator}"
-    last = row.error.splitlines()[-1:] if row.error else []
-    return (
-        f"{name}: {figure(row.median)} ms, equal {said(row.equal)} {row.difference} {''.join(last)}"
-    )
+    words = [f"{name}: {figure(row.median)} ms"]
+    if row.equal is not None:
+        words.append(f"equal: {said(row.equal)}")
+    return ", ".join([*words, *filter(None, [note(row)])])
+
+
+def note(row: Row) -> str:
+    """What there is to say beside the figures: how the process ended, and its last line."""
+    told = row.error.splitlines()
+    return row.difference or ": ".join(dict.fromkeys([*told[:1], *told[-1:]]))
 
 
 def figure(value: float | None) -> str:
@@ -125,10 +131,9 @@ def markdown(report: Report) -> str:
     ]
     for row in report.rows:
         spread = "" if row.p10 is None else f"{figure(row.p10)} to {figure(row.p90)}"
-        note = row.difference or (row.error.splitlines() or [""])[-1]
         lines.append(
             f"| {row.framework} | {row.mode} | {row.allocator} | {figure(row.median)} | {spread} "
             f"| {figure(row.peak_mib)} | {figure(row.card_mib)} | {said(row.equal)} "
-            f"| {note.replace('|', '/')} |"
+            f"| {note(row).replace('|', '/')} |"
         )
     return "\n".join(lines)
