@@ -6,7 +6,6 @@ Each row runs in a process of its own. One that fails is a row with its error; t
 import os
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -14,73 +13,18 @@ import time
 import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
 import machine
 import msgspec
 import programs
+from frameworks_rows import CASES, Case, Report, Row, compare, fill, line, markdown
 from frameworks_work import Part, versions
 
 DEFAULT_OUTPUT = programs.RESULTS / "frameworks_h200.json"
-MIB = 1 << 20
 ERROR_CHARACTERS = 4000
-
-
-class Case(msgspec.Struct, frozen=True):
-    """One framework doing one thing. The first allocator is the one that the others must equal."""
-
-    framework: str
-    mode: str
-    allocators: tuple[str, ...]
-    seconds: float
-    """That one process may take."""
-
-
-# The longest last: where the time runs out, it runs out there.
-CASES = [
-    Case("torch", "plain", ("native", "vramkit"), 60),
-    Case("torch", "graph", ("native", "vramkit"), 60),
-    Case("cupy", "pipeline", ("native", "vramkit"), 60),
-    Case("rmm", "buffers", ("rmm_pool", "vramkit"), 40),
-    Case("torch", "streams", ("native", "vramkit"), 60),
-    Case("torch", "mem_pool", ("native", "vramkit"), 60),
-    Case("torch", "compile", ("native", "vramkit"), 100),
-]
-
-
-class Row(msgspec.Struct):
-    """One allocator under one case: milliseconds of one round, peaks in MiB."""
-
-    framework: str
-    mode: str
-    allocator: str
-    unit: str = "ms"
-    median: float | None = None
-    p10: float | None = None
-    p90: float | None = None
-    values: list[float] = []
-    peak_mib: float | None = None
-    """Held by the allocator at most, by its own count."""
-    card_mib: float | None = None
-    """Gone from the card at most, beyond what the context and the libraries took at the start."""
-    equal: bool | None = None
-    """To the first allocator's results, bit by bit; None: nothing to compare."""
-    digest: str = ""
-    difference: str = ""
-    details: dict[str, float] = {}
-    seconds: float = 0.0
-    """The whole process, import and warming up included."""
-    error: str = ""
-
-
-class Report(msgspec.Struct):
-    benchmark: str
-    device: str
-    machine: machine.Machine
-    packages: dict[str, str]
-    repetitions: int
-    rows: list[Row]
 
 
 def run_child(case: Case, allocator: str, options: Namespace, folder: Path, left: float) -> Row:
@@ -94,25 +38,24 @@ def run_child(case: Case, allocator: str, options: Namespace, folder: Path, left
     command = [sys.executable, __file__, "--json", str(path)]
     command += ["--repetitions", str(options.repetitions)]
     command += ["--child", case.framework, case.mode, allocator]
+    log = path.with_suffix(".txt")
     start = time.perf_counter()
-    try:
-        ended = subprocess.run(
+    with log.open("wb") as written:
+        process = subprocess.Popen(
             command,
-            capture_output=True,
-            text=True,
-            timeout=most,
-            check=False,
+            stdout=written,
+            stderr=subprocess.STDOUT,
             env=environment(folder),
+            start_new_session=True,
         )
-        status, words = ended.returncode, ended.stderr
-    except subprocess.TimeoutExpired as expired:
-        status, words = None, _text(expired.stderr)
+        status = wait(process, most)
+    words = log.read_text(encoding="utf-8", errors="replace")
     row.seconds = round(time.perf_counter() - start, 1)
     if path.is_file():
         fill(row, msgspec.json.decode(path.read_bytes(), type=Part))
     if status != 0:
-        row.error = f"{how_it_ended(status, most)}\n{row.error or words}".strip()
-        row.error = row.error[-ERROR_CHARACTERS:]
+        told = (row.error or words)[-ERROR_CHARACTERS:]
+        row.error = f"{how_it_ended(status, most)}\n{told}".strip()
     return row
 
 
@@ -128,45 +71,25 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def _text(written: str | bytes | None) -> str:
-    return written.decode(errors="replace") if isinstance(written, bytes) else written or ""
+def wait(process: subprocess.Popen[bytes], most: float) -> int | None:
+    """The status; None where it took too long. Its own children end with it in any case."""
+    try:
+        return process.wait(most)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # the fault handler then says where it hangs
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(3)
+        return None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def how_it_ended(status: int | None, most: float) -> str:
     if status is None:
         return f"did not end within {most:.0f} s"
     return f"ended by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-
-
-def fill(row: Row, part: Part) -> None:
-    row.error = part.error
-    row.values = part.milliseconds
-    row.details = part.details
-    row.digest = part.digest
-    if part.milliseconds:
-        row.median = statistics.median(part.milliseconds)
-        if len(part.milliseconds) > 1:
-            deciles = statistics.quantiles(part.milliseconds, n=10, method="inclusive")
-            row.p10, row.p90 = deciles[0], deciles[-1]
-    row.peak_mib = None if part.peak_bytes is None else part.peak_bytes / MIB
-    row.card_mib = None if part.card_bytes is None else part.card_bytes / MIB
-
-
-def compare(row: Row, path: Path, first_row: Row, first_path: Path) -> None:
-    """Bit by bit by the digest; where that differs, the first figure that does."""
-    if not row.digest or not first_row.digest:
-        return
-    row.equal = row.digest == first_row.digest
-    if row.equal:
-        return
-    ours, theirs = (
-        msgspec.json.decode(file.read_bytes(), type=Part).figures for file in (path, first_path)
-    )
-    for index, (our, their) in enumerate(zip(ours, theirs, strict=False)):
-        if our != their:
-            row.difference = f"figure {index} of {len(theirs)}: {our} instead of {their}"
-            return
-    row.difference = f"{len(ours)} figures beside {len(theirs)}, or what is not among them"
 
 
 def run_all(options: Namespace) -> Report:
@@ -202,43 +125,6 @@ def run_all(options: Namespace) -> Report:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return report
-
-
-def line(row: Row) -> str:
-    name = f"{row.framework}/{row.mode} {row.allocator}"
-    last = row.error.splitlines()[-1:] if row.error else []
-    return (
-        f"{name}: {figure(row.median)} ms, equal {said(row.equal)} {row.difference} {''.join(last)}"
-    )
-
-
-def figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.{1 if abs(value) >= 10 else 3}f}"
-
-
-def said(equal: bool | None) -> str:
-    return "" if equal is None else "yes" if equal else "no"
-
-
-def markdown(report: Report) -> str:
-    named = ", ".join(f"{name} {words}" for name, words in report.packages.items())
-    lines = [
-        f"{report.device}, {report.machine.cpu}, {report.machine.date[:10]}; {named}. Medians of "
-        f"{report.repetitions} rounds with p10 to p90.",
-        "",
-        "| framework | mode | allocator | ms a round | p10 to p90 | held, MiB | of the card, MiB "
-        "| equal | note |",
-        "|---|---|---|---:|---|---:|---:|---|---|",
-    ]
-    for row in report.rows:
-        spread = "" if row.p10 is None else f"{figure(row.p10)} to {figure(row.p90)}"
-        note = row.difference or (row.error.splitlines() or [""])[-1]
-        lines.append(
-            f"| {row.framework} | {row.mode} | {row.allocator} | {figure(row.median)} | {spread} "
-            f"| {figure(row.peak_mib)} | {figure(row.card_mib)} | {said(row.equal)} "
-            f"| {note.replace('|', '/')} |"
-        )
-    return "\n".join(lines)
 
 
 def child(options: Namespace) -> None:

@@ -77,9 +77,6 @@ class Library:
         self.calls.append(("cupy_create", pool, current_stream))
         return None if self.status else 0xABC
 
-    def vramkit_cupy_destroy(self, made: int) -> None:
-        self.calls.append(("cupy_destroy", made))
-
 
 def capsule(name: bytes, address: int = STREAM) -> object:
     """As Cython keeps its C functions; the name must stay alive as long as the capsule."""

@@ -20,7 +20,6 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "vramkit_last_status": (ctypes.c_int, []),
     "vramkit_torch_use": (ctypes.c_int, [ctypes.c_int, ctypes.c_void_p]),
     "vramkit_cupy_create": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_void_p]),
-    "vramkit_cupy_destroy": (None, [ctypes.c_void_p]),
 }
 
 

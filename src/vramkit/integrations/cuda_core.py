@@ -1,4 +1,4 @@
-"""vramkit's pools as memory resources of cuda.core. Works on the simulated GPU too."""
+"""vramkit's resources as memory resources of cuda.core. Works on the simulated GPU too."""
 
 from __future__ import annotations
 
@@ -8,37 +8,36 @@ from vramkit.integrations._frameworks import imported
 
 if TYPE_CHECKING:
     from vramkit import Pool
+    from vramkit.integrations._source import Source
 
 core = imported("cuda.core", "cuda-core")
-
-
 _Base: Any = core.MemoryResource
 
 
 class MemoryResource(_Base):  # type: ignore[misc]
-    """A cuda.core.MemoryResource over a pool; Pool.instance() where none is given.
+    """A cuda.core.MemoryResource over a resource of vramkit; without one, over Pool.instance().
 
     Its buffers are cuda.core's own. They are freed on the stream of the allocation, or on the one
     that close() or set_deallocation_stream() names.
     """
 
-    def __init__(self, pool: Pool | None = None) -> None:
+    def __init__(self, source: Source | None = None) -> None:
         import vramkit
 
-        self._pool = vramkit.Pool.instance() if pool is None else pool
+        self._source: Source = vramkit.Pool.instance() if source is None else source
 
     @property
-    def pool(self) -> Pool:
-        return self._pool
+    def source(self) -> Source:
+        return self._source
 
     def allocate(self, size: int, *, stream: Any) -> Any:
         # Empty buffers have no address, as in cuda.core's own resources.
-        address = self._pool.malloc(size, stream) if size else 0
+        address = self._source.malloc(size, stream) if size else 0
         return core.Buffer.from_handle(address, size, mr=self, stream=stream)
 
     def deallocate(self, ptr: Any, size: int, *, stream: Any) -> None:
         if size:
-            self._pool.free(int(ptr), size, stream)
+            self._source.free(int(ptr), size, stream)
 
     @property
     def is_device_accessible(self) -> bool:
@@ -50,11 +49,15 @@ class MemoryResource(_Base):  # type: ignore[misc]
 
     @property
     def device_id(self) -> int:
-        return self._pool.device.ordinal
+        return self._source.device.ordinal
 
 
 def install(pool: Pool | None = None) -> Pool:
-    """Let cuda.core's Device.allocate of the pool's device allocate from it. Returns the pool."""
-    resource = MemoryResource(pool)
-    core.Device(resource.device_id).memory_resource = resource
-    return resource.pool
+    """Let cuda.core's Device.allocate of the pool's device allocate from it. Returns the pool,
+    which is Pool.instance() where none is given.
+    """
+    import vramkit
+
+    chosen = vramkit.Pool.instance() if pool is None else pool
+    core.Device(chosen.device.ordinal).memory_resource = MemoryResource(chosen)
+    return chosen

@@ -6,8 +6,8 @@ CuPy calls C functions of libvramkit.so, and those ask CuPy's own C function for
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Callable
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from vramkit.integrations import _library
@@ -22,6 +22,9 @@ STREAM_FUNCTION = "get_current_stream_ptr"
 STREAM_SIGNATURE = b"intptr_t (void)"
 
 _replaced: Any = None
+_lock = Lock()
+_params: dict[int | None, tuple[int, Pool | None]] = {}
+"""By the handle of the pool; None: the process-wide ones."""
 
 
 def install(pool: Pool | None = None) -> Pool:
@@ -54,12 +57,11 @@ def allocator(pool: Pool | None = None) -> Callable[[int], Any]:
     """For cupy.cuda.set_allocator or `with cupy.cuda.using_allocator(...)`."""
     memory = imported("cupy.cuda.memory", PACKAGES)
     _choose(pool)
-    owner = _Param(pool, _current_stream_function())
     allocate = memory.CFunctionAllocator(
-        owner.address,
+        _param(pool),
         _library.address("vramkit_cupy_malloc"),
         _library.address("vramkit_cupy_free"),
-        owner,
+        pool,
     ).malloc
 
     def malloc(size: int) -> Any:
@@ -81,17 +83,19 @@ def _failure(memory: Any) -> Exception:
     return error
 
 
-class _Param:
-    """What the C functions are called with; CuPy keeps it as long as its allocator."""
-
-    def __init__(self, pool: Pool | None, current_stream: int) -> None:
-        self.pool = pool  # must outlive the C object
-        library = _library.library()
-        made = library.vramkit_cupy_create(_library.handle(pool), current_stream)
-        if made is None:
-            raise RuntimeError(_library.last_error())
-        self.address: int = made
-        weakref.finalize(self, library.vramkit_cupy_destroy, made).atexit = False
+def _param(pool: Pool | None) -> int:
+    """What the C functions are called with. CuPy's blocks keep its bare address, and nothing that
+    would keep it alive: it stays until the process ends, and the pool with it.
+    """
+    handle = _library.handle(pool)
+    with _lock:
+        if handle not in _params:
+            create = _library.library().vramkit_cupy_create
+            made: int | None = create(handle, _current_stream_function())
+            if made is None:
+                raise RuntimeError(_library.last_error())
+            _params[handle] = made, pool
+        return _params[handle][0]
 
 
 def _current_stream_function() -> int:

@@ -11,6 +11,7 @@ from vramkit.integrations._frameworks import imported, refuse_simulated
 
 if TYPE_CHECKING:
     from vramkit import Pool
+    from vramkit.integrations._source import Source
 
 PACKAGES = "rmm-cu12 or rmm-cu13"
 
@@ -22,15 +23,19 @@ def install(pool: Pool | None = None) -> Pool:
     What was allocated before goes back to the resource it came from.
     """
     rmm = imported("rmm", PACKAGES)
-    chosen = _choose(pool)
-    rmm.mr.set_per_device_resource(chosen.device.ordinal, memory_resource(chosen))
+    chosen = _process_wide() if pool is None else pool
+    resource = memory_resource(chosen)
+    rmm.mr.set_per_device_resource(chosen.device.ordinal, resource)
     return chosen
 
 
-def memory_resource(pool: Pool | None = None) -> Any:
-    """An rmm.mr.DeviceMemoryResource over the pool: for one buffer, or under RMM's adaptors."""
+def memory_resource(source: Source | None = None) -> Any:
+    """An rmm.mr.DeviceMemoryResource over a resource of vramkit, Pool.instance() where none is
+    given: for one buffer, or under RMM's adaptors.
+    """
     rmm = imported("rmm", PACKAGES)
-    chosen = _choose(pool)
+    chosen: Source = _process_wide() if source is None else source
+    refuse_simulated(chosen.device.driver, "RMM")
     malloc, free = chosen.malloc, chosen.free
 
     def allocate(size: int, stream: object) -> int:
@@ -42,11 +47,8 @@ def memory_resource(pool: Pool | None = None) -> Any:
     return rmm.mr.CallbackMemoryResource(allocate, deallocate)
 
 
-def _choose(pool: Pool | None) -> Pool:
+def _process_wide() -> Pool:
     import vramkit
 
-    if pool is None:
-        refuse_simulated(vramkit.driver.open(), "RMM")
-        return vramkit.Pool.instance()
-    refuse_simulated(pool.device.driver, "RMM")
-    return pool
+    refuse_simulated(vramkit.driver.open(), "RMM")
+    return vramkit.Pool.instance()

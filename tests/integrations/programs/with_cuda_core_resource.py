@@ -31,7 +31,7 @@ def device_allocates_from_the_pool() -> None:
     stream = device.create_stream()
     buffer = device.allocate(BYTES, stream=stream)
     assert isinstance(buffer.memory_resource, cuda_core.MemoryResource)
-    assert buffer.memory_resource.pool is pool
+    assert buffer.memory_resource.source is pool
     assert (buffer.size, buffer.device_id) == (BYTES, 0)
     assert buffer.is_device_accessible
     assert not buffer.is_host_accessible
@@ -115,12 +115,55 @@ def errors_are_the_pools_own() -> None:
 
 
 def without_a_pool_it_is_the_process_wide_one() -> None:
-    device = Device(1)
+    device = Device(0)
     device.set_current()
-    resource = cuda_core.MemoryResource(vramkit.Pool.instance(DRIVER.device(1)))
-    assert resource.device_id == 1
     stream = device.create_stream()
+    resource = cuda_core.MemoryResource()
+    assert resource.source is vramkit.Pool.instance()
     with resource.allocate(BYTES, stream=stream) as buffer:
         buffer.fill(1, stream=stream)
-    assert resource.pool is vramkit.Pool.instance(DRIVER.device(1))
-    resource.pool.close()
+        assert vramkit.Pool.instance().stats().current_usage == BYTES
+    assert cuda_core.install() is resource.source
+    resource.source.close()
+
+
+def each_device_has_its_own() -> None:
+    device = Device(1)
+    device.set_current()
+    pool = cuda_core.install(vramkit.Pool(device=DRIVER.device(1)))
+    stream = device.create_stream()
+    with device.allocate(BYTES, stream=stream) as buffer:
+        assert buffer.device_id == 1
+        buffer.fill(1, stream=stream)
+    assert not isinstance(Device(0).memory_resource, cuda_core.MemoryResource)
+    pool.close()
+
+
+class _Plain:
+    """Any resource will do: this one has the driver's plain memory, and counts."""
+
+    def __init__(self) -> None:
+        self.device = DRIVER.device(0)
+        self.live: dict[int, vramkit.driver.DeviceMemory] = {}
+
+    def malloc(self, size: int, stream: object | None = None) -> int:
+        memory = self.device.alloc(size)
+        self.live[memory.address] = memory
+        return memory.address
+
+    def free(self, address: int, size: int | None = None, stream: object | None = None) -> None:
+        assert self.live[address].nbytes == size
+        self.device.synchronize()
+        self.live.pop(address).close()
+
+
+def any_resource_serves() -> None:
+    device = Device(0)
+    device.set_current()
+    stream = device.create_stream()
+    plain = _Plain()
+    with cuda_core.MemoryResource(plain).allocate(BYTES, stream=stream) as buffer:
+        buffer.fill(4, stream=stream)
+        assert (_bytes_of(buffer, stream) == 4).all()
+        assert int(buffer.handle) in plain.live
+    assert plain.live == {}
