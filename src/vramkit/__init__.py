@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vramkit import driver as driver
     from vramkit import pool as pool
+    from vramkit import resources as resources
     from vramkit.pool import Pool as Pool
 
     __version__: str
 
-__all__ = ["Pool", "__version__", "driver", "pool"]
+__all__ = ["Pool", "__version__", "driver", "pool", "resources"]
 
-_MODULES = {"driver", "pool"}
+_MODULES = {"driver", "pool", "resources"}
 
 
 def __getattr__(name: str) -> object:
