@@ -1,6 +1,8 @@
 // Life of a device buffer: made, lent, given back.
 #include "bindings/device_buffer.h"
 
+#include <nanobind/stl/shared_ptr.h>
+
 #include <algorithm>
 #include <utility>
 

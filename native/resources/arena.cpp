@@ -51,18 +51,23 @@ std::uint64_t Arena::take(std::uint64_t bytes, StreamRef stream, Failure& why) {
 }
 
 bool Arena::give(std::uint64_t address, const Block& block, StreamRef at, Failure& why) {
-    if (at.id != block.stream.id && can_name(block.stream)) {
-        if (!wait_on_gpu(block.stream.handle, at.handle, why)) return false;
-    } else if (at.id != block.stream.id && block.stream.handle == VRAMKIT_STREAM_PER_THREAD) {
-        const CUresult waited = call().cuStreamSynchronize(at.handle);
-        if (waited != CUDA_SUCCESS) return refuse(waited, "cuStreamSynchronize", 0, why);
-    }
-    // Nothing to wait for where its stream has ended: only collect() takes from that arena.
     slab_.tell_freed(address, block.bytes, at.handle);
+    if (at.id != block.stream.id && !order(block.stream, at, why)) {
+        slab_.tell_allocated(address, block.bytes, at.handle);
+        return false;
+    }
     OfStream& arena = arena_of(block.stream);
     const std::lock_guard guard(arena.lock);
     arena.list.insert(address, round_up(block.bytes, kAlignment));
     return true;
+}
+
+bool Arena::order(const StreamRef& own, const StreamRef& at, Failure& why) {
+    if (can_name(own)) return wait_on_gpu(own.handle, at.handle, why);
+    // Only collect() takes from the arena of a stream that has ended, and it waits.
+    if (own.handle != VRAMKIT_STREAM_PER_THREAD) return true;
+    const CUresult waited = call().cuStreamSynchronize(at.handle);
+    return waited == CUDA_SUCCESS || refuse(waited, "cuStreamSynchronize", 0, why);
 }
 
 Arena::OfStream& Arena::arena_of(const StreamRef& stream) {

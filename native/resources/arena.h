@@ -41,6 +41,8 @@ class Arena final : public Resource {
     bool give(std::uint64_t address, const Block& block, StreamRef at, Failure& why) override;
     void give_back_everything() override;
 
+    // What the arena's own stream does next comes behind what another one holds now.
+    bool order(const StreamRef& own, const StreamRef& at, Failure& why);
     OfStream& arena_of(const StreamRef& stream);
     // Whole superblocks from the slab; 0 where it has none left.
     std::uint64_t take_superblocks(std::uint64_t bytes);

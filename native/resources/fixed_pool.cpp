@@ -65,8 +65,11 @@ std::uint64_t FixedPool::find(std::uint64_t size, StreamRef stream, Failure& why
 bool FixedPool::give(std::uint64_t address, const Block& block, StreamRef at, Failure& why) {
     const std::lock_guard guard(lock_);
     Freed& own = freed_[at.id];
-    if (!record(own, at, why)) return false;
     slab_.tell_freed(address, block.bytes, at.handle);
+    if (!record(own, at, why)) {
+        slab_.tell_allocated(address, block.bytes, at.handle);
+        return false;
+    }
     own.list.insert(address, round_up(block.bytes, kAlignment));
     return true;
 }
