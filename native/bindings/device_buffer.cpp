@@ -142,15 +142,6 @@ int DeviceBuffer::traverse(visitproc visit, void* arg) const {
     return 0;
 }
 
-void DeviceBuffer::let_go() {
-    drop();
-    native_ = nullptr;
-    address_ = 0;
-    resource_ = nb::none();
-    stream_ = nb::none();
-    closing_stream_ = nb::none();
-}
-
 nb::object make_device_buffer(nb::handle resource, NativeResource& native, nb::handle size,
                               nb::handle stream) {
     static const nb::handle type = nb::type<DeviceBuffer>();

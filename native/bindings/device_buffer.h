@@ -49,7 +49,6 @@ class DeviceBuffer {
 
     // For Python's collector of cycles.
     int traverse(visitproc visit, void* argument) const;
-    void let_go();
 
   private:
     void release(uint64_t address, nanobind::handle stream);

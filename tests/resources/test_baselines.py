@@ -64,16 +64,17 @@ def test_what_a_stream_took_over_is_ordered_for_a_third_one_too(
 ) -> None:
     with FixedPool(8 * MIB, device=device) as pool:
         first, second, third = (device.stream() for _ in range(3))
-        blocks = [pool.malloc(4 * MIB, first), pool.malloc(2 * MIB, second)]
-        pool.free(blocks[1])
+        small, large = pool.malloc(2 * MIB, second), pool.malloc(4 * MIB, first)
+        pool.free(small)
         device.kernels.spin(1_000_000, stream=first)
-        device.fill(blocks[0], 1, 4 * MIB, stream=first)
-        pool.free(blocks[0])
-        taken = pool.malloc(7 * MIB, second)  # second waits, and joins all there is
-        pool.free(taken, stream=second)
-        address = pool.malloc(8 * MIB, third)
-        device.fill(address, 2, 8 * MIB, stream=third)
-        pool.free(address)
+        device.fill(large, 1, 4 * MIB, stream=first)
+        pool.free(large)
+        taken = pool.malloc(5 * MIB, second)  # second waits for first, and joins all there is
+        rest = pool.malloc(3 * MIB, third)  # of which a part was first's
+        assert (taken, rest) == (small, small + 5 * MIB)
+        device.fill(rest, 2, 3 * MIB, stream=third)
+        pool.free(taken)
+        pool.free(rest)
         for stream in (first, second, third):
             stream.close()
 
