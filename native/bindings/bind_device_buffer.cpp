@@ -93,10 +93,9 @@ void bind_device_buffer(nb::module_& module) {
         .def(
             "__exit__",
             [](DeviceBuffer& self, nb::handle, nb::handle, nb::handle) { self.close(nb::none()); },
-            nb::arg("kind") = nb::none(), nb::arg("error") = nb::none(),
-            nb::arg("traceback") = nb::none(),
-            nb::sig("def __exit__(self, kind: object = None, error: object = None, "
-                    "traceback: object = None) -> None"))
+            nb::arg().none(), nb::arg().none(), nb::arg().none(),
+            nb::sig("def __exit__(self, kind: object, error: object, "
+                    "traceback: object) -> None"))
         .def_prop_ro(
             "__cuda_array_interface__", &cuda_array_interface,
             nb::for_getter(nb::sig("def __cuda_array_interface__(self) -> dict[str, object]")))

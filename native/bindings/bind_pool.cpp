@@ -49,7 +49,7 @@ class PoolEngine final : public NativeResource {
         engine_.reset();
     }
 
-    uint64_t malloc(nb::handle bytes, nb::handle stream) override;
+    uint64_t malloc(uint64_t bytes, nb::handle stream) override;
     void free(uint64_t address, std::optional<uint64_t> bytes, nb::handle stream) override;
 
     // Raises ClosedError where the driver that the pool works with is no more, or not this
@@ -67,9 +67,7 @@ class PoolEngine final : public NativeResource {
     std::shared_ptr<pool::Pool> engine_;
 };
 
-uint64_t allocate(PoolEngine& self, nb::handle bytes, nb::handle stream, bool may_wait,
-                  Failure& why) {
-    const uint64_t size = positive(bytes, "size");
+uint64_t allocate(PoolEngine& self, uint64_t size, nb::handle stream, bool may_wait, Failure& why) {
     pool::Pool& engine = self.engine();
     const StreamRef ref = self.stream(stream);
     if (const uint64_t address = engine.malloc_cached(size, ref); address != 0) return address;
@@ -79,13 +77,13 @@ uint64_t allocate(PoolEngine& self, nb::handle bytes, nb::handle stream, bool ma
 
 std::optional<uint64_t> try_malloc(PoolEngine& self, nb::handle bytes, nb::handle stream) {
     Failure why;
-    const uint64_t address = allocate(self, bytes, stream, false, why);
+    const uint64_t address = allocate(self, positive(bytes, "size"), stream, false, why);
     if (address != 0) return address;
     if (why.kind == Failure::Kind::out_of_memory) return std::nullopt;
     self.fail(why, "Pool.try_malloc");
 }
 
-uint64_t PoolEngine::malloc(nb::handle bytes, nb::handle stream) {
+uint64_t PoolEngine::malloc(uint64_t bytes, nb::handle stream) {
     Failure why;
     const uint64_t address = allocate(*this, bytes, stream, true, why);
     if (address == 0) fail(why, "Pool.malloc");

@@ -38,8 +38,7 @@ class PlainEngine : public NativeResource {
         engine_.reset();
     }
 
-    uint64_t malloc(nb::handle size, nb::handle on) override {
-        const uint64_t bytes = positive(size, "size");
+    uint64_t malloc(uint64_t bytes, nb::handle on) override {
         resources::Resource& resource = engine();
         const StreamRef ref = stream(on);
         Failure why;

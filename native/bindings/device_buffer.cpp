@@ -148,7 +148,7 @@ nb::object make_device_buffer(nb::handle resource, NativeResource& native, nb::h
     // First the object, then the block: where either fails, nothing is left.
     nb::object made = nb::inst_alloc(type);
     const uint64_t nbytes = positive(size, "size");
-    const uint64_t address = native.malloc(size, stream);
+    const uint64_t address = native.malloc(nbytes, stream);
     new (nb::inst_ptr<DeviceBuffer>(made))
         DeviceBuffer(nb::borrow(resource), &native, address, nbytes, nb::borrow(stream));
     nb::inst_mark_ready(made);

@@ -31,7 +31,7 @@ class NativeResource {
 
     // Raise what the Python methods of these names raise. No stream: the legacy default stream, or
     // that of the allocation.
-    virtual uint64_t malloc(nanobind::handle bytes, nanobind::handle stream) = 0;
+    virtual uint64_t malloc(uint64_t bytes, nanobind::handle stream) = 0;
     virtual void free(uint64_t address, std::optional<uint64_t> bytes, nanobind::handle stream) = 0;
 
     const std::shared_ptr<Device>& device() const { return device_; }
