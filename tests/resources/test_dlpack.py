@@ -149,6 +149,17 @@ def test_the_calls_that_order_takes(driver: Driver, device: Device) -> None:
         buffer.close()
 
 
+def test_a_consumers_stream_may_end_when_it_is_done(resource: Resource, device: Device) -> None:
+    with device.stream() as ours, resource.allocate(4096, stream=ours) as buffer:
+        theirs = device.stream()
+        consumer = Consumer(buffer.__dlpack__(stream=theirs.handle))
+        device.kernels.spin(1_000_000, stream=theirs)
+        device.fill(buffer.address, 1, 4096, stream=theirs)
+        consumer.done()
+        theirs.close()
+        device.fill(buffer, 2, stream=ours)
+
+
 @pytest.mark.sim_only
 def test_a_consumers_stream_that_ended_costs_a_wait(driver: Driver, device: Device) -> None:
     assert driver.sim is not None
