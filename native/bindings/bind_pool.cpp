@@ -36,7 +36,7 @@ class PoolEngine final : public NativeResource {
             engine_ = pool::Pool::open(device()->session().shared_driver(), device()->handle(),
                                        context, config, why);
         }
-        if (engine_ == nullptr) fail(why, "Pool");
+        if (engine_ == nullptr) fail(why);
     }
     ~PoolEngine() override {
         if (engine_ == nullptr) return;
@@ -80,13 +80,13 @@ std::optional<uint64_t> try_malloc(PoolEngine& self, nb::handle bytes, nb::handl
     const uint64_t address = allocate(self, positive(bytes, "size"), stream, false, why);
     if (address != 0) return address;
     if (why.kind == Failure::Kind::out_of_memory) return std::nullopt;
-    self.fail(why, "Pool.try_malloc");
+    self.fail(why, "try_malloc");
 }
 
 uint64_t PoolEngine::malloc(uint64_t bytes, nb::handle stream) {
     Failure why;
     const uint64_t address = allocate(*this, bytes, stream, true, why);
-    if (address == 0) fail(why, "Pool.malloc");
+    if (address == 0) fail(why, "malloc");
     return address;
 }
 
@@ -107,7 +107,7 @@ void PoolEngine::free(uint64_t address, std::optional<uint64_t> bytes, nb::handl
         const GilReleased released;
         pool.spill(full);
     }
-    if (freed == Freed::refused) fail(why, "Pool.free");
+    if (freed == Freed::refused) fail(why, "free");
 }
 
 nb::dict counts(PoolEngine& self) {
@@ -169,7 +169,7 @@ void preallocate(PoolEngine& self, nb::handle bytes, nb::handle count) {
         const GilReleased released;
         done = engine.preallocate(size, blocks, why);
     }
-    if (!done) self.fail(why, "Pool.preallocate");
+    if (!done) self.fail(why, "preallocate");
 }
 
 void shut(PoolEngine& self) {
@@ -181,7 +181,7 @@ void shut(PoolEngine& self) {
         const GilReleased released;
         done = engine.close(why);
     }
-    if (!done) self.fail(why, "Pool.close");
+    if (!done) self.fail(why, "close");
 }
 
 void apply(PoolEngine& self, const Config& config) {
@@ -192,7 +192,7 @@ void apply(PoolEngine& self, const Config& config) {
         const GilReleased released;
         done = engine.configure(config, why);
     }
-    if (!done) self.fail(why, "Pool.configure");
+    if (!done) self.fail(why, "configure");
 }
 
 void reset_stats(PoolEngine& self) {

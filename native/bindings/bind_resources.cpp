@@ -88,13 +88,13 @@ class PlainEngine : public NativeResource {
     }
     // Takes what `open` makes, which lets go of the GIL meanwhile.
     template <typename Open>
-    void open(const char* name, const Open& open) {
+    void open(const Open& open) {
         Failure why;
         {
             const GilReleased released;
             engine_ = open(device()->session().shared_driver(), context_, why);
         }
-        if (engine_ == nullptr) fail(why, name);
+        if (engine_ == nullptr) fail(why);
     }
 
     std::shared_ptr<resources::Resource> engine_;
@@ -109,7 +109,7 @@ class DirectEngine final : public PlainEngine {
   public:
     explicit DirectEngine(std::shared_ptr<Device> given)
         : PlainEngine(std::move(given), "DirectResource") {
-        open("DirectResource", [](SharedDriver driver, CUcontext context, Failure&) {
+        open([](SharedDriver driver, CUcontext context, Failure&) {
             return std::make_shared<resources::Direct>(std::move(driver), context);
         });
     }
@@ -119,7 +119,7 @@ class DriverPoolEngine final : public PlainEngine {
   public:
     DriverPoolEngine(std::shared_ptr<Device> given, bool shared, std::optional<uint64_t> threshold)
         : PlainEngine(std::move(given), "AsyncResource") {
-        open("AsyncResource", [&](SharedDriver driver, CUcontext context, Failure& why) {
+        open([&](SharedDriver driver, CUcontext context, Failure& why) {
             return resources::DriverPool::open(std::move(driver), device()->handle(), context,
                                                {shared, threshold}, why);
         });
@@ -148,7 +148,7 @@ class FixedPoolEngine final : public PlainEngine {
     FixedPoolEngine(std::shared_ptr<Device> given, nb::handle size)
         : PlainEngine(std::move(given), "FixedPool") {
         const uint64_t bytes = positive(size, "size");
-        open("FixedPool", [&](SharedDriver driver, CUcontext context, Failure& why) {
+        open([&](SharedDriver driver, CUcontext context, Failure& why) {
             return resources::FixedPool::open(std::move(driver), context, bytes, why);
         });
     }
@@ -159,7 +159,7 @@ class ArenaEngine final : public PlainEngine {
     ArenaEngine(std::shared_ptr<Device> given, nb::handle size)
         : PlainEngine(std::move(given), "Arena") {
         const uint64_t bytes = positive(size, "size");
-        open("Arena", [&](SharedDriver driver, CUcontext context, Failure& why) {
+        open([&](SharedDriver driver, CUcontext context, Failure& why) {
             return resources::Arena::open(std::move(driver), context, bytes, why);
         });
     }

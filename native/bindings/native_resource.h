@@ -19,8 +19,6 @@ uint64_t positive(nanobind::handle number, const char* what);
 // An address from Python; 0, which is nobody's, for what no address can be. Raises TypeError.
 uint64_t pointer(nanobind::handle number);
 
-[[noreturn]] void raise_failure(const Driver& driver, const pool::Failure& why, const char* call);
-
 class NativeResource {
   public:
     // `name` is what messages call it.
@@ -46,9 +44,8 @@ class NativeResource {
     void require_present() const;
     // Our own streams know their id; of a foreign one the driver is asked. Raises.
     pool::StreamRef stream(nanobind::handle object) const;
-    [[noreturn]] void fail(const pool::Failure& why, const char* call) const {
-        raise_failure(device_->session().driver(), why, call);
-    }
+    // `method` is that of Python; none: the constructor.
+    [[noreturn]] void fail(const pool::Failure& why, const char* method = nullptr) const;
 
   private:
     std::shared_ptr<Device> device_;

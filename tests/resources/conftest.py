@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from vramkit.driver import Device, Driver
+from vramkit.lab.baselines import FixedPool
 from vramkit.resources import Resource
 
-from .makers import MAKERS, check_accounts, made
+from .makers import MAKERS, MIB, check_accounts, made
 
 
 @pytest.fixture
@@ -24,3 +25,10 @@ def resource(request: pytest.FixtureRequest, device: Device, tmp_path: Path) -> 
         yield resource
         if not resource.closed:
             check_accounts(resource, [])
+
+
+@pytest.fixture
+def below(device: Device) -> Iterator[FixedPool]:
+    """A small resource to put an adaptor on."""
+    with FixedPool(8 * MIB, device=device) as pool:
+        yield pool
