@@ -17,5 +17,6 @@ void bind_copies(nanobind::module_& module);
 void bind_launch(nanobind::module_& module);
 void bind_device_buffer(nanobind::module_& module);
 void bind_pool(nanobind::module_& module);
+void bind_resources(nanobind::module_& module);
 
 }  // namespace vramkit

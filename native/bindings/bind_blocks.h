@@ -26,7 +26,7 @@ void bind_blocks(nanobind::class_<Engine>& engine) {
         .def(
             "malloc",
             [](Engine& self, nb::handle size, nb::handle stream) {
-                return self.malloc(size, stream);
+                return self.malloc(positive(size, "size"), stream);
             },
             nb::arg("size"), nb::arg("stream") = nb::none(),
             nb::sig("def malloc(self, size: int, stream: object | None = None) -> int"),

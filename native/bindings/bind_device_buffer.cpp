@@ -46,19 +46,15 @@ std::string describe(const DeviceBuffer& self) {
     return "<Buffer of " + std::to_string(self.nbytes()) + " bytes, " + where.data() + ">";
 }
 
+// No tp_clear: what it refers to was there before it, so that a cycle has something else in it that
+// can be cleared, as with tuples.
 int traverse(PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
     return nb::inst_ready(self) ? nb::inst_ptr<DeviceBuffer>(self)->traverse(visit, arg) : 0;
 }
 
-int clear(PyObject* self) {
-    if (nb::inst_ready(self)) nb::inst_ptr<DeviceBuffer>(self)->let_go();
-    return 0;
-}
-
 const PyType_Slot kSlots[] = {
     {Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
-    {Py_tp_clear, reinterpret_cast<void*>(&clear)},
     {0, nullptr},
 };
 
@@ -97,10 +93,9 @@ void bind_device_buffer(nb::module_& module) {
         .def(
             "__exit__",
             [](DeviceBuffer& self, nb::handle, nb::handle, nb::handle) { self.close(nb::none()); },
-            nb::arg("kind") = nb::none(), nb::arg("error") = nb::none(),
-            nb::arg("traceback") = nb::none(),
-            nb::sig("def __exit__(self, kind: object = None, error: object = None, "
-                    "traceback: object = None) -> None"))
+            nb::arg().none(), nb::arg().none(), nb::arg().none(),
+            nb::sig("def __exit__(self, kind: object, error: object, "
+                    "traceback: object) -> None"))
         .def_prop_ro(
             "__cuda_array_interface__", &cuda_array_interface,
             nb::for_getter(nb::sig("def __cuda_array_interface__(self) -> dict[str, object]")))

@@ -41,7 +41,7 @@ class PoolEngine final : public NativeResource {
                 handle_ = {capi::process_wide_pool(driver, device()->ordinal(), why), [](auto*) {}};
             }
         }
-        if (handle_ == nullptr) fail(why, "Pool");
+        if (handle_ == nullptr) fail(why);
     }
     ~PoolEngine() override {
         if (handle_ == nullptr) return;
@@ -54,7 +54,7 @@ class PoolEngine final : public NativeResource {
         handle_.reset();
     }
 
-    uint64_t malloc(nb::handle bytes, nb::handle stream) override;
+    uint64_t malloc(uint64_t bytes, nb::handle stream) override;
     void free(uint64_t address, std::optional<uint64_t> bytes, nb::handle stream) override;
 
     // Raises ClosedError where the driver that the pool works with is no more, or not this
@@ -73,9 +73,7 @@ class PoolEngine final : public NativeResource {
     std::shared_ptr<vramkit_pool> handle_;
 };
 
-uint64_t allocate(PoolEngine& self, nb::handle bytes, nb::handle stream, bool may_wait,
-                  Failure& why) {
-    const uint64_t size = positive(bytes, "size");
+uint64_t allocate(PoolEngine& self, uint64_t size, nb::handle stream, bool may_wait, Failure& why) {
     pool::Pool& engine = self.engine();
     const StreamRef ref = self.stream(stream);
     if (const uint64_t address = engine.malloc_cached(size, ref); address != 0) return address;
@@ -85,16 +83,16 @@ uint64_t allocate(PoolEngine& self, nb::handle bytes, nb::handle stream, bool ma
 
 std::optional<uint64_t> try_malloc(PoolEngine& self, nb::handle bytes, nb::handle stream) {
     Failure why;
-    const uint64_t address = allocate(self, bytes, stream, false, why);
+    const uint64_t address = allocate(self, positive(bytes, "size"), stream, false, why);
     if (address != 0) return address;
     if (why.kind == Failure::Kind::out_of_memory) return std::nullopt;
-    self.fail(why, "Pool.try_malloc");
+    self.fail(why, "try_malloc");
 }
 
-uint64_t PoolEngine::malloc(nb::handle bytes, nb::handle stream) {
+uint64_t PoolEngine::malloc(uint64_t bytes, nb::handle stream) {
     Failure why;
     const uint64_t address = allocate(*this, bytes, stream, true, why);
-    if (address == 0) fail(why, "Pool.malloc");
+    if (address == 0) fail(why, "malloc");
     return address;
 }
 
@@ -118,7 +116,7 @@ void PoolEngine::free(uint64_t address, std::optional<uint64_t> bytes, nb::handl
         const GilReleased released;
         done = pool.free(address, bytes, ref, why);
     }
-    if (!done) fail(why, "Pool.free");
+    if (!done) fail(why, "free");
 }
 
 nb::dict counts(PoolEngine& self) {
@@ -233,7 +231,7 @@ void also_used_on(PoolEngine& self, nb::handle address, nb::handle stream) {
         const GilReleased released;
         done = engine.also_used_on(block, ref, why);
     }
-    if (!done) self.fail(why, "Pool.also_used_on");
+    if (!done) self.fail(why, "also_used_on");
 }
 
 uint64_t defragment(PoolEngine& self) {
@@ -244,7 +242,7 @@ uint64_t defragment(PoolEngine& self) {
         const GilReleased released;
         moved = engine.defragment(why);
     }
-    if (why.kind != Failure::Kind::none) self.fail(why, "Pool.defragment");
+    if (why.kind != Failure::Kind::none) self.fail(why, "defragment");
     return moved;
 }
 
@@ -272,7 +270,7 @@ void preallocate(PoolEngine& self, nb::handle bytes, nb::handle count) {
         const GilReleased released;
         done = engine.preallocate(size, blocks, why);
     }
-    if (!done) self.fail(why, "Pool.preallocate");
+    if (!done) self.fail(why, "preallocate");
 }
 
 void shut(PoolEngine& self) {
@@ -284,7 +282,7 @@ void shut(PoolEngine& self) {
         const GilReleased released;
         done = engine.close(why);
     }
-    if (!done) self.fail(why, "Pool.close");
+    if (!done) self.fail(why, "close");
 }
 
 void apply(PoolEngine& self, const Config& config) {
@@ -295,7 +293,7 @@ void apply(PoolEngine& self, const Config& config) {
         const GilReleased released;
         done = engine.configure(config, why);
     }
-    if (!done) self.fail(why, "Pool.configure");
+    if (!done) self.fail(why, "configure");
 }
 
 void reset_stats(PoolEngine& self) {
@@ -332,10 +330,11 @@ void bind_pool(nb::module_& module) {
             "may use the pool meanwhile.")
         .def_prop_ro("c_handle", &PoolEngine::c_handle,
                      "The vramkit_pool* of the C interface, as long as this object lives.")
-        .def("also_used_on", &also_used_on, nb::arg("address"), nb::arg("stream"),
-             nb::sig("def also_used_on(self, address: int, stream: object | None) -> None"),
-             "The block is used on this stream too: its stream waits, on the GPU, for what this one "
-             "holds when the block is freed.")
+        .def(
+            "also_used_on", &also_used_on, nb::arg("address"), nb::arg("stream"),
+            nb::sig("def also_used_on(self, address: int, stream: object | None) -> None"),
+            "The block is used on this stream too: its stream waits, on the GPU, for what this one "
+            "holds when the block is freed.")
         .def("defragment", &defragment,
              "Make one piece of all idle memory. The bytes that were moved for it.")
         .def("step", &step,

@@ -11,6 +11,7 @@
 #include "bindings/session.h"
 #include "bindings/stream.h"
 #include "pool/threads.h"
+#include "resources/resource.h"
 #include "sim/control.h"
 
 namespace nb = nanobind;
@@ -51,6 +52,7 @@ class Controls {
             if (failed == 0) {
                 session_->begin_next_epoch();
                 pool::tell_pools_of_reset(session_->call());
+                resources::Resource::tell_of_reset(session_->call());
             }
         }
         if (failed != 0) throw nb::value_error(reason.data());

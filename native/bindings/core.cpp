@@ -24,4 +24,5 @@ NB_MODULE(_core, module) {
     vramkit::bind_launch(module);
     vramkit::bind_device_buffer(module);
     vramkit::bind_pool(module);
+    vramkit::bind_resources(module);
 }

@@ -1,7 +1,9 @@
 // Life of a device buffer: made, lent, given back.
 #include "bindings/device_buffer.h"
 
-#include <algorithm>
+#include <nanobind/stl/shared_ptr.h>
+
+#include <exception>
 #include <utility>
 
 #include "bindings/event.h"
@@ -21,6 +23,11 @@ CallResult wait_on_gpu(const std::shared_ptr<Device>& device, CUstream later, CU
     if (recorded.result != CUDA_SUCCESS) return recorded;
     return call_released(*device, device->call().cuStreamWaitEvent, "cuStreamWaitEvent", later,
                          mark->handle(), 0U);
+}
+
+void report_unraisable(const std::exception& error, const char* where) noexcept {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    nb::python_error().discard_as_unraisable(where);
 }
 
 }  // namespace
@@ -70,25 +77,26 @@ void DeviceBuffer::drop() noexcept {
     } catch (nb::python_error& error) {
         error.discard_as_unraisable("a Buffer that was dropped");
     } catch (const std::exception& error) {
-        PyErr_SetString(PyExc_RuntimeError, error.what());
-        nb::python_error().discard_as_unraisable("a Buffer that was dropped");
+        report_unraisable(error, "a Buffer that was dropped");
     }
+}
+
+bool DeviceBuffer::lost() const {
+    return native_ != nullptr ? native_->lost() : nb::cast<bool>(resource_.attr("closed"));
 }
 
 void DeviceBuffer::release(uint64_t address, nb::handle stream) {
+    if (lost()) return;
     if (native_ != nullptr) {
-        if (native_->lost()) return;
-        if (!consumers_.empty()) wait_for_consumers(stream);
         native_->free(address, nbytes_, stream);
-        return;
+    } else {
+        resource_.attr("deallocate")(address, nbytes_, nb::arg("stream") = stream);
     }
-    if (nb::cast<bool>(resource_.attr("closed"))) return;
-    if (!consumers_.empty()) wait_for_consumers(stream);
-    resource_.attr("deallocate")(address, nbytes_, nb::arg("stream") = stream);
 }
 
-bool DeviceBuffer::handle_of(nb::handle stream, CUstream* handle) const {
-    if (stream.is_none()) stream = stream_;
+bool DeviceBuffer::own_handle(CUstream* handle) const {
+    const bool given = closing_stream_.is_valid() && !closing_stream_.is_none();
+    const nb::handle stream = given ? closing_stream_ : stream_;
     if (stream.is_none()) {
         *handle = VRAMKIT_STREAM_LEGACY;
         return true;
@@ -101,36 +109,37 @@ bool DeviceBuffer::handle_of(nb::handle stream, CUstream* handle) const {
 void DeviceBuffer::lend_to(CUstream consumer) {
     const std::shared_ptr<Device> ours = device();
     CUstream handle = nullptr;
-    if (!handle_of(nb::none(), &handle)) {
+    if (!own_handle(&handle)) {
         // Its work may still run, and there is nothing left to put an event behind.
         VRAMKIT_INVOKE(*ours, cuCtxSynchronize);
     } else if (handle != consumer) {
         const CallResult done = wait_on_gpu(ours, consumer, handle);
         check(ours->session().driver(), done.result, done.symbol);
     }
-    if (std::find(consumers_.begin(), consumers_.end(), consumer) == consumers_.end()) {
-        consumers_.push_back(consumer);
-    }
-    ++lent_;
+    lend();
 }
 
-void DeviceBuffer::take_back() noexcept {
-    if (--lent_ == 0 && closing_) drop();
-}
-
-// What the consumers did comes before the free. Where a stream cannot be named any more (it ended,
-// or it is the default one of another thread), the host waits for the whole card: slow, never
-// wrong.
-void DeviceBuffer::wait_for_consumers(nb::handle stream) {
+// Where a stream cannot be named (ours has ended, the consumer's is the default one of whichever
+// thread), the host waits for the whole card: slow, never wrong.
+void DeviceBuffer::come_behind(CUstream consumer) {
     const std::shared_ptr<Device> ours = device();
     CUstream handle = nullptr;
-    bool named = handle_of(stream, &handle);
-    for (const CUstream consumer : consumers_) {
-        named = named && consumer != VRAMKIT_STREAM_PER_THREAD &&
-                (consumer == handle || wait_on_gpu(ours, handle, consumer).result == CUDA_SUCCESS);
+    const bool done =
+        own_handle(&handle) && consumer != VRAMKIT_STREAM_PER_THREAD &&
+        (consumer == handle || wait_on_gpu(ours, handle, consumer).result == CUDA_SUCCESS);
+    if (!done) VRAMKIT_INVOKE(*ours, cuCtxSynchronize);
+}
+
+void DeviceBuffer::take_back(std::optional<CUstream> consumer) noexcept {
+    const nb::error_scope kept;
+    try {
+        if (consumer && !lost()) come_behind(*consumer);
+    } catch (nb::python_error& error) {
+        error.discard_as_unraisable("a Buffer whose consumer is done");
+    } catch (const std::exception& error) {
+        report_unraisable(error, "a Buffer whose consumer is done");
     }
-    if (!named) VRAMKIT_INVOKE(*ours, cuCtxSynchronize);
-    consumers_.clear();
+    if (--lent_ == 0 && closing_) drop();
 }
 
 int DeviceBuffer::traverse(visitproc visit, void* arg) const {
@@ -140,22 +149,13 @@ int DeviceBuffer::traverse(visitproc visit, void* arg) const {
     return 0;
 }
 
-void DeviceBuffer::let_go() {
-    drop();
-    native_ = nullptr;
-    address_ = 0;
-    resource_ = nb::none();
-    stream_ = nb::none();
-    closing_stream_ = nb::none();
-}
-
 nb::object make_device_buffer(nb::handle resource, NativeResource& native, nb::handle size,
                               nb::handle stream) {
     static const nb::handle type = nb::type<DeviceBuffer>();
     // First the object, then the block: where either fails, nothing is left.
     nb::object made = nb::inst_alloc(type);
     const uint64_t nbytes = positive(size, "size");
-    const uint64_t address = native.malloc(size, stream);
+    const uint64_t address = native.malloc(nbytes, stream);
     new (nb::inst_ptr<DeviceBuffer>(made))
         DeviceBuffer(nb::borrow(resource), &native, address, nbytes, nb::borrow(stream));
     nb::inst_mark_ready(made);

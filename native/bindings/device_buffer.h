@@ -5,7 +5,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
+#include <optional>
 
 #include "bindings/native_resource.h"
 
@@ -16,8 +16,8 @@ namespace vramkit {
 // deallocate() of the Python object. Used with the GIL held.
 //
 // Consumers of an export may hold the block longer than anybody holds this; so each keeps it alive,
-// close() is put off until the last one is done, and the free is ordered behind the streams that
-// they named.
+// and close() is put off until the last one is done. Order both ways: a consumer's stream waits for
+// ours when it begins, and ours for the consumer's when it is done.
 class DeviceBuffer {
   public:
     // `native` is the engine of `resource`, or null.
@@ -44,18 +44,20 @@ class DeviceBuffer {
     void lend_to(CUstream consumer);
     // A consumer begins, which orders itself.
     void lend() { ++lent_; }
-    // A consumer is done.
-    void take_back() noexcept;
+    // A consumer is done; none is named where it ordered itself.
+    void take_back(std::optional<CUstream> consumer) noexcept;
 
     // For Python's collector of cycles.
     int traverse(visitproc visit, void* argument) const;
-    void let_go();
 
   private:
     void release(uint64_t address, nanobind::handle stream);
-    // False where the stream has ended: it can be named no more.
-    bool handle_of(nanobind::handle stream, CUstream* handle) const;
-    void wait_for_consumers(nanobind::handle stream);
+    // Nothing is to be given back, and nothing to be waited for.
+    bool lost() const;
+    // The stream on which the block will be freed. False where it has ended: it can be named no
+    // more.
+    bool own_handle(CUstream* handle) const;
+    void come_behind(CUstream consumer);
 
     nanobind::object resource_;
     nanobind::object stream_;
@@ -63,7 +65,6 @@ class DeviceBuffer {
     uint64_t address_;
     uint64_t nbytes_;
     nanobind::object closing_stream_;
-    std::vector<CUstream> consumers_;
     uint32_t lent_ = 0;
     bool closing_ = false;
 };

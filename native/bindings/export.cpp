@@ -4,6 +4,7 @@
 #include <nanobind/stl/pair.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "bindings/device_buffer.h"
@@ -22,6 +23,7 @@ struct Export {
     int64_t shape = 0;
     int64_t stride = 1;
     PyObject* owner = nullptr;
+    std::optional<CUstream> consumer;  // none: it orders itself
 };
 
 // Consumers call this from any thread, with the GIL or without. When Python exits, the memory ends
@@ -34,8 +36,7 @@ void end_export(Structure* managed) {
     {
         const std::unique_ptr<Export<Structure>> ended(
             static_cast<Export<Structure>*>(managed->context));
-        const nb::error_scope kept;
-        nb::inst_ptr<DeviceBuffer>(ended->owner)->take_back();
+        nb::inst_ptr<DeviceBuffer>(ended->owner)->take_back(ended->consumer);
         Py_DECREF(ended->owner);
     }
     PyGILState_Release(state);
@@ -50,7 +51,8 @@ void end_capsule(PyObject* capsule) {
 }
 
 template <typename Structure>
-nb::object capsule_of(nb::handle buffer, const dlpack::Device& device) {
+nb::object capsule_of(nb::handle buffer, const dlpack::Device& device,
+                      std::optional<CUstream> consumer) {
     const DeviceBuffer& ours = *nb::inst_ptr<DeviceBuffer>(buffer);
     auto made = std::make_unique<Export<Structure>>();
     made->shape = static_cast<int64_t>(ours.nbytes());
@@ -65,6 +67,7 @@ nb::object capsule_of(nb::handle buffer, const dlpack::Device& device) {
     made->managed.deleter = &end_export<Structure>;
     if constexpr (requires { made->managed.major; }) made->managed.major = 1;
     made->owner = buffer.ptr();
+    made->consumer = consumer;
     nb::object capsule =
         nb::steal(PyCapsule_New(&made->managed, Structure::kName, &end_capsule<Structure>));
     if (!capsule.is_valid()) throw nb::python_error();
@@ -86,24 +89,23 @@ bool is_before_version_1(nb::handle max_version) {
     return nb::cast<int64_t>(nb::borrow<nb::tuple>(max_version)[0]) < 1;
 }
 
-// The stream that a consumer names by its number. -1, which no stream has: it orders itself.
-constexpr int64_t kOrdersItself = -1;
-
-int64_t consumer_stream(nb::handle stream) {
-    if (stream.is_none()) return 1;
+// The stream that a consumer names by its number; none where it orders itself.
+std::optional<CUstream> consumer_stream(nb::handle stream) {
+    if (stream.is_none()) return VRAMKIT_STREAM_LEGACY;
     if (!nb::isinstance<nb::int_>(stream)) {
         throw nb::type_error(
             "stream is None or a number: -1 (no order), 1 (legacy default stream), 2 (per-thread "
             "default stream) or a handle");
     }
     const auto number = nb::cast<int64_t>(stream);
-    if (number == 0 || number < kOrdersItself) {
+    if (number == -1) return std::nullopt;
+    if (number <= 0) {
         const std::string text = "stream is " + std::to_string(number) +
                                  "; it may be None, -1 (no order), 1 (legacy default stream), 2 "
                                  "(per-thread default stream) or a handle";
         throw nb::value_error(text.c_str());
     }
-    return number;
+    return reinterpret_cast<CUstream>(number);
 }
 
 }  // namespace
@@ -116,7 +118,7 @@ nb::object export_dlpack(nb::handle buffer, nb::handle stream, nb::handle max_ve
                          nb::handle dl_device, nb::handle copy) {
     DeviceBuffer& ours = *nb::inst_ptr<DeviceBuffer>(buffer);
     ours.address();  // raises where it is closed
-    const int64_t consumer = consumer_stream(stream);
+    const std::optional<CUstream> consumer = consumer_stream(stream);
     const bool old = is_before_version_1(max_version);
     const std::pair<int, int> device = dlpack_device(buffer);
     if (!dl_device.is_none() && !dl_device.equal(nb::cast(device))) {
@@ -127,17 +129,17 @@ nb::object export_dlpack(nb::handle buffer, nb::handle stream, nb::handle max_ve
     if (!copy.is_none() && nb::cast<bool>(copy)) {
         refuse("copy is True; a Buffer exports its own memory: copy it after that");
     }
-    if (consumer == kOrdersItself) {
-        ours.lend();
+    if (consumer) {
+        ours.lend_to(*consumer);
     } else {
-        ours.lend_to(reinterpret_cast<CUstream>(consumer));
+        ours.lend();
     }
     try {
         const dlpack::Device where{device.first, device.second};
-        return old ? capsule_of<dlpack::Managed>(buffer, where)
-                   : capsule_of<dlpack::ManagedVersioned>(buffer, where);
+        return old ? capsule_of<dlpack::Managed>(buffer, where, consumer)
+                   : capsule_of<dlpack::ManagedVersioned>(buffer, where, consumer);
     } catch (...) {
-        ours.take_back();
+        ours.take_back(std::nullopt);
         throw;
     }
 }

@@ -18,6 +18,29 @@ namespace vramkit {
 using pool::Failure;
 using pool::StreamRef;
 
+namespace {
+
+[[noreturn]] void raise_failure(const Driver& driver, const Failure& why, const char* call) {
+    switch (why.kind) {
+        case Failure::Kind::bad_value:
+            throw nb::value_error(why.message.c_str());
+        case Failure::Kind::closed:
+        case Failure::Kind::forked:
+            raise_closed(why.message);
+        case Failure::Kind::out_of_memory:
+            if (why.message.empty()) check(driver, why.code, why.call.data());
+            raise_out_of_memory(call, why.message);
+        case Failure::Kind::driver:
+            check(driver, why.code, why.call.data());
+            break;
+        default:
+            break;
+    }
+    throw std::runtime_error(why.message.empty() ? std::string(call) + " failed" : why.message);
+}
+
+}  // namespace
+
 uint64_t positive(nb::handle number, const char* what) {
     const nb::object index = nb::steal(PyNumber_Index(number.ptr()));
     if (!index.is_valid()) throw nb::python_error();
@@ -40,25 +63,6 @@ uint64_t pointer(nb::handle number) {
     return value;
 }
 
-void raise_failure(const Driver& driver, const Failure& why, const char* call) {
-    switch (why.kind) {
-        case Failure::Kind::bad_value:
-            throw nb::value_error(why.message.c_str());
-        case Failure::Kind::closed:
-        case Failure::Kind::forked:
-            raise_closed(why.message);
-        case Failure::Kind::out_of_memory:
-            if (why.message.empty()) check(driver, why.code, why.call.data());
-            raise_out_of_memory(call, why.message);
-        case Failure::Kind::driver:
-            check(driver, why.code, why.call.data());
-            break;
-        default:
-            break;
-    }
-    throw std::runtime_error(why.message.empty() ? std::string(call) + " failed" : why.message);
-}
-
 NativeResource::NativeResource(std::shared_ptr<Device> device, const char* name)
     : device_(std::move(device)),
       name_(name),
@@ -68,6 +72,11 @@ NativeResource::NativeResource(std::shared_ptr<Device> device, const char* name)
     VRAMKIT_INVOKE(*device_, cuStreamGetId, nullptr, &id);
     legacy_.id = id;
     legacy_.told = true;  // it lives as long as the context
+}
+
+void NativeResource::fail(const Failure& why, const char* method) const {
+    const std::string call = method == nullptr ? name_ : std::string(name_) + "." + method;
+    raise_failure(device_->session().driver(), why, call.c_str());
 }
 
 bool NativeResource::forked() const { return fork_count_ != pool::fork_count(); }
@@ -93,7 +102,7 @@ StreamRef NativeResource::stream(nb::handle object) const {
                 "the stream is of another device than the " + std::string(name_);
             throw nb::value_error(text.c_str());
         }
-        if (!stream.per_thread()) return {stream.handle(), stream.id(), stream.owned()};
+        if (stream.owned()) return {stream.handle(), stream.id(), true};
     }
     StreamRef result{stream_handle(object)};
     const ContextScope scope(*device_);

@@ -19,8 +19,6 @@ uint64_t positive(nanobind::handle number, const char* what);
 // An address from Python; 0, which is nobody's, for what no address can be. Raises TypeError.
 uint64_t pointer(nanobind::handle number);
 
-[[noreturn]] void raise_failure(const Driver& driver, const pool::Failure& why, const char* call);
-
 class NativeResource {
   public:
     // `name` is what messages call it.
@@ -31,7 +29,7 @@ class NativeResource {
 
     // Raise what the Python methods of these names raise. No stream: the legacy default stream, or
     // that of the allocation.
-    virtual uint64_t malloc(nanobind::handle bytes, nanobind::handle stream) = 0;
+    virtual uint64_t malloc(uint64_t bytes, nanobind::handle stream) = 0;
     virtual void free(uint64_t address, std::optional<uint64_t> bytes, nanobind::handle stream) = 0;
 
     const std::shared_ptr<Device>& device() const { return device_; }
@@ -46,9 +44,8 @@ class NativeResource {
     void require_present() const;
     // Our own streams know their id; of a foreign one the driver is asked. Raises.
     pool::StreamRef stream(nanobind::handle object) const;
-    [[noreturn]] void fail(const pool::Failure& why, const char* call) const {
-        raise_failure(device_->session().driver(), why, call);
-    }
+    // `method` is that of Python; none: the constructor.
+    [[noreturn]] void fail(const pool::Failure& why, const char* method = nullptr) const;
 
   private:
     std::shared_ptr<Device> device_;

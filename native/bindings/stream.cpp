@@ -7,6 +7,7 @@
 #include "bindings/errors.h"
 #include "bindings/invoke.h"
 #include "pool/threads.h"
+#include "resources/resource.h"
 
 namespace nb = nanobind;
 
@@ -44,6 +45,7 @@ void Stream::close() {
 void Stream::tell_pools() {
     const GilReleased released;
     pool::tell_pools_of_closing_stream(device_->call(), id_);
+    resources::Resource::tell_of_closing_stream(device_->call(), id_);
 }
 
 CUstream stream_handle(nb::handle object) {

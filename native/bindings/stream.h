@@ -38,7 +38,7 @@ class Stream {
     void close();
 
   private:
-    // Pools that keep blocks for this stream mark them while it still lives.
+    // Pools and resources that have blocks of this stream mark them while it still lives.
     void tell_pools();
 
     std::shared_ptr<Device> device_;

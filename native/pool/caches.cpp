@@ -64,10 +64,10 @@ std::optional<std::uint32_t> Pool::number_of(const StreamRef& stream, Failure& w
         return found->second;
     }
     const SlowPathScope scope(call_, context_);
-    CUcontext context = nullptr;
-    if (const CUresult result = call_.cuStreamGetCtx(stream.handle, &context);
-        result != CUDA_SUCCESS) {
-        why = Failure::of_driver(result, "cuStreamGetCtx");
+    // What would break a capture is not asked in one.
+    CUcontext context = context_;
+    if (stream.capture == 0 &&
+        failed(call_.cuStreamGetCtx(stream.handle, &context), "cuStreamGetCtx", why)) {
         return {};
     }
     if (context != context_) {
@@ -155,6 +155,7 @@ void Pool::drain(Cache& cache, bool end) {
             bin.low = 0;
         }
         cache.bytes = 0;
+        cache.top = 0;
         cache.ended |= end;
         cache.leave();
     };
@@ -211,9 +212,10 @@ void Pool::spill(const Full& full) {
         const std::lock_guard guard(shelf.lock);
         ended = shelf.ended;
         if (!ended) many = shelve_excess(cache, full.index);
-        // A stream that may vanish unseen gets its mark while it is sure to live. Of others it is
-        // put off until somebody needs it: their own blocks come back to them without one.
-        if (!ended && !shelf.stream.told && shelf.stream.capture == 0) {
+        // A stream that may vanish unseen gets its mark while it is sure to live: when it was given
+        // to this very call. Of others it is put off until somebody needs it: their own blocks come
+        // back to them without one.
+        if (!ended && full.given && !shelf.stream.told && shelf.stream.capture == 0) {
             const SlowPathScope scope(call_, context_);
             shelf.mark_here();
         }
@@ -266,10 +268,11 @@ bool Pool::shelve_excess(Cache& cache, ClassIndex full) {
         // Over the bytes: the largest blocks go, down to seven eighths. The small ones weigh
         // nothing and are asked for most.
         const std::uint64_t enough = most / 8 * 7;
-        for (ClassIndex index = kClasses; index-- > 0 && cache.bytes > enough;) {
-            if (cache.bins[index].blocks.empty()) continue;
-            const std::uint64_t each = class_bytes(index);
-            move(index, (cache.bytes - enough + each - 1) / each);
+        while (true) {
+            const std::uint64_t each = class_bytes(cache.top);
+            move(cache.top, (cache.bytes - enough + each - 1) / each);
+            if (cache.bytes <= enough || cache.top == 0) break;
+            --cache.top;
         }
     }
     cache.leave();

@@ -21,10 +21,10 @@ Pool::Layout Pool::layout() {
                    : std::int64_t{number};
     };
     const auto add_block = [&](const Slab& slab, std::uint32_t number) {
-        const Block& block = slab.blocks[number];
+        const Block& block = slab.record(number);
         const State state = block.state();
         const std::uint64_t asked =
-            !block.with_user() ? 0 : (slab.large() ? slab.asked : block.bytes());
+            !block.with_user() ? 0 : (slab.large ? slab.asked : block.bytes());
         layout.blocks.push_back({slab.address + number * slab.block_bytes, slab.block_bytes, asked,
                                  state, state == State::idle ? -1 : place(block.stream())});
     };
@@ -103,7 +103,7 @@ std::string Pool::check_invariants() {
     const auto check_slab = [&](const Slab& slab) {
         std::uint64_t live = 0;
         for (std::uint32_t i = 0; i < slab.count; ++i) {
-            live += slab.blocks[i].with_user();
+            live += slab.record(i).with_user();
         }
         const auto& in = found[&slab];
         if (live + in[2] + in[3] + slab.idle.size() != slab.count) {

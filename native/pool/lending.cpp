@@ -68,8 +68,8 @@ CUresult Pool::await_ended(const StreamRef& other, const StreamRef& stream, bool
         Shelf& shelf = *known(number).shelf;
         if (!shelf.stream.is(other)) continue;
         const std::lock_guard guard(shelf.lock);
-        const bool done = on_host ? shelf.marks.wait()
-                                  : shelf.marks.wait_on_gpu(shelf.last_mark, stream.handle);
+        const bool done =
+            on_host ? shelf.marks.wait() : shelf.marks.wait_on_gpu(shelf.last_mark, stream.handle);
         return done ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
     }
     return CUDA_SUCCESS;

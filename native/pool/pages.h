@@ -43,7 +43,7 @@ class Pages {
         : base_(base), whole_(bytes), bytes_(bytes), table_(table) {}
     void set(const Slab& slab, Slab* owner) {
         Entry* const first = table_ + (slab.address - base_) / kSpan;
-        const std::uint64_t entries = slab.large() ? 1 : slab.bytes / kSpan;
+        const std::uint64_t entries = slab.large ? 1 : slab.bytes / kSpan;
         for (std::uint64_t i = 0; i < entries; ++i)
             first[i].store(owner, std::memory_order_release);
     }

@@ -6,8 +6,6 @@
 
 namespace vramkit::pool {
 
-bool Pool::forked() const { return fork_count_ != fork_count(); }
-
 std::uint64_t Pool::malloc_cached(std::uint64_t bytes, const StreamRef& stream) {
     if (bytes - 1 >= kLargestRequest || forked()) return 0;
     Cache* const cache = find_cache(id_, stream);
@@ -34,7 +32,7 @@ std::uint64_t Pool::malloc_cached(std::uint64_t bytes, const StreamRef& stream) 
 // With the cache's owner word.
 std::uint64_t Pool::hand_out(Cache& cache, BlockRef block, std::uint64_t bytes, ClassIndex index) {
     const std::uint64_t address = block.address();
-    const bool large = block.slab->large();
+    const bool large = block.slab->large;
     if (large) block.slab->asked = bytes;
     block.block().set(State::live, cache.number, large ? 0 : static_cast<std::uint32_t>(bytes));
     if (stats_on_.load(std::memory_order_relaxed)) {
@@ -58,7 +56,7 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
     const BlockRef ref{slab, static_cast<std::uint32_t>(number)};
     Block& block = ref.block();
     if (block.state() != State::live) return Freed::slow;
-    const std::uint64_t bytes = slab->large() ? slab->asked : block.bytes();
+    const std::uint64_t bytes = slab->large ? slab->asked : block.bytes();
     if (given != 0 && given != bytes) return Freed::slow;
     // Without a stream it is that of the allocation, of which this thread mostly has a cache.
     const std::uint32_t owner = block.stream();
@@ -73,7 +71,7 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
     if (cache->bins[slab->index].blocks.size() >
             cache->most_blocks.load(std::memory_order_relaxed) ||
         cache->bytes > cache->most_bytes.load(std::memory_order_relaxed) || cache->ended) {
-        full = {cache, slab->index};
+        full = {cache, slab->index, stream != nullptr};
     }
     cache->leave();
     return Freed::yes;
@@ -156,7 +154,7 @@ bool Pool::free(std::uint64_t address, std::optional<std::uint64_t> bytes,
         take_back(*cache, block, held);
         const bool over = cache->bytes > cache->most_bytes.load(std::memory_order_relaxed);
         if (over || cache->ended || cache->most_blocks.load(std::memory_order_relaxed) == 0) {
-            full = {cache, block.slab->index};
+            full = {cache, block.slab->index, stream.has_value()};
         }
         cache->leave();
     }
@@ -185,7 +183,7 @@ std::uint64_t Pool::find_live(std::uint64_t address, std::optional<std::uint64_t
         }
         block = {slab, static_cast<std::uint32_t>(number)};
         if (!block.block().with_user()) return refuse("the block is not in use: freed twice?");
-        bytes = slab->large() ? slab->asked : block.block().bytes();
+        bytes = slab->large ? slab->asked : block.block().bytes();
     } else {
         const std::lock_guard guard(lock_);
         const DirectBlock* const direct = direct_.find(address);

@@ -35,6 +35,7 @@
 #include "pool/pages.h"
 #include "pool/shelf.h"
 #include "pool/slabs.h"
+#include "pool/threads.h"
 #include "pool/types.h"
 #include "pool/usage.h"
 
@@ -65,6 +66,7 @@ class Pool {
     struct Full {
         Cache* cache = nullptr;
         ClassIndex index = 0;
+        bool given = false;  // the stream was: its handle is good
     };
     Freed free_cached(std::uint64_t address, std::uint64_t bytes, const StreamRef* stream,
                       Full& full);
@@ -93,7 +95,7 @@ class Pool {
     void abandon();
     bool closed() const { return closed_.load(std::memory_order_acquire); }
     // True in a child that was forked off the process of the pool: it may do nothing with it.
-    bool forked() const;
+    bool forked() const { return fork_count_ != fork_count(); }
 
     Config config() const;
     bool configure(const Config& config, Failure& why);
@@ -167,6 +169,8 @@ class Pool {
     BlockRef malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, bool may_wait,
                          Failure& why);
     BlockRef take_idle(Cache& cache, ClassIndex index);
+    void mark_while_given(Cache& cache);
+    BlockRef take_larger(Cache& cache, ClassIndex index);
     BlockRef take_of_others(const Cache& cache, ClassIndex index);
     BlockRef take_after_gpu_wait(const Cache& cache, ClassIndex index);
     BlockRef grow(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why);

@@ -31,7 +31,7 @@ bool Slabs::make(ClassIndex index, std::uint64_t count) {
         slab->count = static_cast<std::uint32_t>(bytes / block_bytes);
         slab->reciprocal =
             ((std::uint64_t{1} << 32) + block_bytes / kUnit - 1) / (block_bytes / kUnit);
-        slab->blocks = std::make_unique<Block[]>(slab->count);
+        slab->make_records();
         slab->idle.resize(slab->count);
         for (std::uint32_t i = 0; i < slab->count; ++i) slab->idle[i] = slab->count - 1 - i;
         for (std::size_t i = 0; i < spans; ++i) segment->used.set(at + i);

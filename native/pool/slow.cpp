@@ -23,6 +23,7 @@ BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, 
         return {};
     }
     const SlowPathScope scope(call_, context_);
+    mark_while_given(cache);
     // For the one that is handed out, while it is nobody's.
     BlockRef block;
     const auto found = [&](BlockRef one, std::uint64_t Stats::* counter) {
@@ -41,6 +42,7 @@ BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, 
         why.message = explain(bytes, why);
         return {};
     }
+    if (found(take_larger(cache, index), &Stats::larger_hits)) return block;
     if (found(grow(cache, index, bytes, why), &Stats::growth_hits)) return block;
     if (why.kind != Failure::Kind::out_of_memory) return {};
 
@@ -60,6 +62,32 @@ BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, 
     }
     why.message = explain(bytes, why);
     return {};
+}
+
+// The stream was given to this call, so its handle is good: what it has unmarked gets its mark, for
+// others to have.
+void Pool::mark_while_given(Cache& cache) {
+    if (cache.shelf == nullptr || cache.stream.told || cache.stream.capture != 0) return;
+    const std::lock_guard guard(cache.shelf->lock);
+    if (!cache.shelf->ended) cache.shelf->mark_here();
+}
+
+// Rather than new memory, a block that is half as large again at most: of the stream itself, or
+// idle.
+BlockRef Pool::take_larger(Cache& cache, ClassIndex index) {
+    if (!is_large(index)) return {};
+    const std::uint64_t bytes = class_bytes(index);
+    if (cache.shelf != nullptr) {
+        Shelf& shelf = *cache.shelf;
+        const std::lock_guard guard(shelf.lock);
+        const ClassIndex end = std::min(kClasses, class_served_by(bytes + bytes / 2) + 1);
+        for (ClassIndex larger = index + 1; larger < end && !shelf.ended; ++larger) {
+            const BlockRef block = shelf.take_newest(larger);
+            if (block.slab != nullptr) return block;
+        }
+    }
+    std::optional<Extent> extent = extents_->take(bytes, bytes + bytes / 2);
+    return extent ? adopt(std::move(*extent)) : BlockRef{};
 }
 
 // Mapped memory that is nobody's. No driver call. Small blocks come in batches: what is not handed
@@ -93,7 +121,8 @@ BlockRef Pool::adopt(Extent extent) {
     slab->bytes = slab->block_bytes = extent.bytes;
     slab->index = class_served_by(extent.bytes);
     slab->count = 1;
-    slab->blocks = std::make_unique<Block[]>(1);
+    slab->large = true;
+    slab->make_records();
     slab->extent = std::move(extent);
     pages_->enter(*slab);
     const BlockRef block{slab.get(), 0};
@@ -103,7 +132,7 @@ BlockRef Pool::adopt(Extent extent) {
 
 void Pool::give_idle(BlockRef block) {
     Slab& slab = *block.slab;
-    if (!slab.large()) {
+    if (!slab.large) {
         if (slabs_->give(block)) free_segments(false);
         return;
     }
@@ -159,9 +188,9 @@ std::uint64_t Pool::may_grow() const {
     return most - std::min(most, held);
 }
 
-// A quarter of what there is, so that few growths serve a large pool and a small one stays small.
+// About a thousandth of the card: few growths serve a large pool, and no program notices one.
 std::uint64_t Pool::next_segment_bytes() const {
-    return std::clamp(round_up(slabs_->mapped() / 4, kPage), kPage, Segment::kMost);
+    return std::clamp(card_bytes_ / 1024 / kPage * kPage, kPage, Segment::kMost);
 }
 
 bool Pool::add_segment(Failure& why) {

@@ -5,26 +5,29 @@
 
 namespace vramkit::pool {
 
-// The id of the stream, and of the capture under way on it: two short calls. An error of the driver
-// says that it is no stream.
+// The id of the stream, or of the capture under way on it: two short calls. An error of the driver
+// says that it is no stream. A stream that is captured goes by its handle: the driver refuses to
+// tell its id, and the question alone breaks the capture.
 inline CUresult identify(const DriverTable& call, StreamRef& stream) {
-    unsigned long long id = 0;
-    if (const CUresult result = call.cuStreamGetId(stream.handle, &id); result != CUDA_SUCCESS) {
-        return result;
-    }
-    stream.id = id;
     stream.capture = 0;
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     // The legacy stream answers with an error while others are captured: it is not.
-    if (call.cuStreamIsCapturing(stream.handle, &status) != CUDA_SUCCESS ||
-        status == CU_STREAM_CAPTURE_STATUS_NONE) {
-        return CUDA_SUCCESS;
+    const CUresult asked = call.cuStreamIsCapturing(stream.handle, &status);
+    if (asked != CUDA_SUCCESS && asked != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return asked;
+    if (asked != CUDA_SUCCESS || status == CU_STREAM_CAPTURE_STATUS_NONE) {
+        unsigned long long id = 0;
+        const CUresult result = call.cuStreamGetId(stream.handle, &id);
+        stream.id = id;
+        return result;
     }
     cuuint64_t capture = 0;
     const CUresult result =
         call.cuStreamGetCaptureInfo_v2(stream.handle, &status, &capture, nullptr, nullptr, nullptr);
-    stream.capture = status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? capture : 0;
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    stream.id = reinterpret_cast<std::uintptr_t>(stream.handle);
+    stream.capture = capture;
+    return CUDA_SUCCESS;
 }
 
 }  // namespace vramkit::pool

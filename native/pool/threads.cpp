@@ -24,40 +24,8 @@ Registry& registry() {
     return made;
 }
 
-std::atomic<int> forks{0};
-
-struct Entry {
-    std::uint64_t pool = 0;
-    Cache* cache = nullptr;
-};
-
-// What a thread keeps: all its caches, and those used lately by where their keys point.
-struct Local {
-    static constexpr std::size_t kLately = 16;
-
-    std::vector<Entry> entries;
-    std::array<Entry, kLately> by_stream;
-    std::array<Entry, kLately> by_number;
-
-    void forget_lately() {
-        by_stream.fill({});
-        by_number.fill({});
-    }
-    template <class Matches>
-    Cache* search(Entry& lately, std::uint64_t pool, Matches matches) {
-        if (lately.pool == pool && matches(*lately.cache)) return lately.cache;
-        for (const Entry& entry : entries) {
-            if (entry.pool == pool && matches(*entry.cache)) {
-                lately = entry;
-                return entry.cache;
-            }
-        }
-        return nullptr;
-    }
-};
-
-// One word: the hot path passes no guard of a thread-local object.
-constinit thread_local Local* here = nullptr;
+using detail::forks;
+using Entry = Local::Entry;
 
 // Ends with the thread.
 struct Owner {
@@ -76,6 +44,8 @@ struct Owner {
 };
 
 }  // namespace
+
+constinit thread_local Local* here = nullptr;
 
 std::uint64_t next_pool_id() {
     static std::atomic<std::uint64_t> next{1};
@@ -113,20 +83,6 @@ void tell_pools_of_reset(const DriverTable& call) {
     for (const auto& [id, pool] : all.pools) {
         if (pool->uses(call)) pool->abandon();
     }
-}
-
-int fork_count() { return forks.load(std::memory_order_relaxed); }
-
-Cache* find_cache(std::uint64_t pool, const StreamRef& stream) {
-    if (here == nullptr) return nullptr;
-    return here->search(here->by_stream[stream.id % Local::kLately], pool,
-                        [&](const Cache& cache) { return cache.stream.is(stream); });
-}
-
-Cache* find_cache_by_number(std::uint64_t pool, std::uint32_t number) {
-    if (here == nullptr) return nullptr;
-    return here->search(here->by_number[number % Local::kLately], pool,
-                        [&](const Cache& cache) { return cache.number == number; });
 }
 
 void remember_cache(std::uint64_t pool, Cache* cache) {

@@ -1,6 +1,8 @@
 // What a thread remembers of pools, what pools must know of threads that end, and of forks.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -19,13 +21,56 @@ void tell_pools_of_closing_stream(const DriverTable& call, std::uint64_t stream)
 // The simulated GPU was reset: what its pools hold is gone.
 void tell_pools_of_reset(const DriverTable& call);
 
+namespace detail {
+inline std::atomic<int> forks{0};
+}
 // How often this process has been forked off another one.
-int fork_count();
+inline int fork_count() { return detail::forks.load(std::memory_order_relaxed); }
+
+// What a thread keeps: all its caches, and those used lately by where their keys point.
+struct Local {
+    static constexpr std::size_t kLately = 16;
+    struct Entry {
+        std::uint64_t pool = 0;
+        Cache* cache = nullptr;
+    };
+
+    std::vector<Entry> entries;
+    std::array<Entry, kLately> by_stream;
+    std::array<Entry, kLately> by_number;
+
+    template <class Matches>
+    Cache* find(Entry& lately, std::uint64_t pool, Matches matches) {
+        if (lately.pool == pool && matches(*lately.cache)) [[likely]]
+            return lately.cache;
+        for (const Entry& entry : entries) {
+            if (entry.pool == pool && matches(*entry.cache)) {
+                lately = entry;
+                return entry.cache;
+            }
+        }
+        return nullptr;
+    }
+    void forget_lately() {
+        by_stream.fill({});
+        by_number.fill({});
+    }
+};
+// One word, null before the thread's first cache: the hot path passes no guard of an object.
+extern constinit thread_local Local* here;
 
 // The calling thread's cache of a pool and stream, or null. One comparison where the stream is
 // among those used lately.
-Cache* find_cache(std::uint64_t pool, const StreamRef& stream);
-Cache* find_cache_by_number(std::uint64_t pool, std::uint32_t number);
+inline Cache* find_cache(std::uint64_t pool, const StreamRef& stream) {
+    if (here == nullptr) return nullptr;
+    return here->find(here->by_stream[stream.id % Local::kLately], pool,
+                      [&](const Cache& cache) { return cache.stream.is(stream); });
+}
+inline Cache* find_cache_by_number(std::uint64_t pool, std::uint32_t number) {
+    if (here == nullptr) return nullptr;
+    return here->find(here->by_number[number % Local::kLately], pool,
+                      [&](const Cache& cache) { return cache.number == number; });
+}
 void remember_cache(std::uint64_t pool, Cache* cache);
 std::vector<Cache*> caches_of_this_thread(std::uint64_t pool);
 // The calling thread forgets caches of pools that are gone. Takes the registry's lock.

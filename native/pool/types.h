@@ -88,24 +88,33 @@ class Block {
 
 struct Segment;
 
-// Blocks of one size.
-struct Slab {
+// Blocks of one size. What the hot path reads fills the first cache line.
+struct alignas(64) Slab {
     std::uint64_t address = 0;
     std::uint64_t block_bytes = 0;
     std::uint64_t reciprocal = 0;  // of the block's units, times 2^32; 0 where there is one block
     std::unique_ptr<Block[]> blocks;
     std::uint32_t count = 0;
     ClassIndex index = 0;     // the largest class that the blocks can serve
-    std::uint64_t bytes = 0;  // of the span it lies on
     std::uint64_t asked = 0;  // of a large block: what the user asked for
+    bool large = false;       // one block, with an extent of its own
+    // Records of larger blocks have a cache line each: neighbours often belong to other threads.
+    std::uint8_t spread = 0;  // records lie 2^spread apart
     // With the pool's lock.
-    Segment* segment = nullptr;       // null: a large block, with an extent of its own
+    std::uint64_t bytes = 0;          // of the span it lies on
+    Segment* segment = nullptr;       // of small blocks
     Extent extent;                    // of a large block
     std::vector<std::uint32_t> idle;  // numbers of blocks that anybody may have
     std::size_t place = kNowhere;     // in the list of slabs of its class that have such blocks
 
     static constexpr std::size_t kNowhere = ~std::size_t{0};
-    bool large() const { return segment == nullptr; }
+    static constexpr std::uint64_t kSpreadFrom = 4096;
+
+    void make_records() {
+        spread = block_bytes >= kSpreadFrom ? 3 : 0;
+        blocks = std::make_unique<Block[]>(std::size_t{count} << spread);
+    }
+    Block& record(std::uint32_t number) const { return blocks[std::size_t{number} << spread]; }
     // Below 32 MiB a multiplication divides exactly.
     std::uint64_t number_at(std::uint64_t inside) const {
         return (inside / kUnit * reciprocal) >> 32;
@@ -118,7 +127,7 @@ struct BlockRef {
 
     std::uint64_t address() const { return slab->address + number * slab->block_bytes; }
     std::uint64_t bytes() const { return slab->block_bytes; }
-    Block& block() const { return slab->blocks[number]; }
+    Block& block() const { return slab->record(number); }
 };
 
 // Counters of one cache, written under its owner word and added up on demand.
@@ -157,6 +166,7 @@ struct alignas(64) Cache {
     std::uint64_t bytes = 0;
     std::int64_t live = 0;       // bytes handed out less bytes taken back
     std::int64_t allowance = 0;  // up to which `live` is no news (usage.h)
+    ClassIndex top = 0;          // no class above it has blocks here
     ClassIndex largest = 0;      // class asked for since the last look
     Counters counters;
     std::atomic<std::uint64_t> most_blocks{0};  // of a class
@@ -178,7 +188,9 @@ struct alignas(64) Cache {
     }
 
     void push(BlockRef block) {
-        bins[block.slab->index].blocks.push_back(block);
+        const ClassIndex index = block.slab->index;
+        bins[index].blocks.push_back(block);
+        if (index > top) top = index;
         bytes += block.bytes();
     }
 };

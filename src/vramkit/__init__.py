@@ -11,13 +11,22 @@ if TYPE_CHECKING:
 
     from vramkit import driver as driver
     from vramkit import pool as pool
+    from vramkit import resources as resources
     from vramkit.pool import Pool as Pool
 
     __version__: str
 
-__all__ = ["Pool", "__version__", "driver", "get_include", "get_library", "pool"]
+__all__ = [
+    "Pool",
+    "__version__",
+    "driver",
+    "get_include",
+    "get_library",
+    "pool",
+    "resources",
+]
 
-_MODULES = {"driver", "pool"}
+_MODULES = {"driver", "pool", "resources"}
 
 
 def get_include() -> str:

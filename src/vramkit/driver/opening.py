@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Lock
 
 from vramkit import _core
+from vramkit.driver.device import Device
 from vramkit.driver.driver import Driver
 from vramkit.driver.errors import DriverError, DriverNotFoundError
 
@@ -60,6 +61,11 @@ def sim_folder() -> Path:
 def profiles() -> list[str]:
     """The profiles that come with the simulated GPU."""
     return sorted(path.stem for path in (sim_folder() / "profiles").glob("*.toml"))
+
+
+def device_of(given: Device | int | None) -> Device:
+    """A device, or the one of that number (none: 0) of the driver that open() chooses."""
+    return given if isinstance(given, Device) else open().device(given or 0)
 
 
 def _open_cuda() -> Driver:

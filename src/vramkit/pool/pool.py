@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from vramkit import _core
+from vramkit.driver.opening import device_of
 from vramkit.pool.config import PoolConfig, PoolStats
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Pool(_core.PoolEngine):
 
     def __init__(self, *, device: Device | int | None = None, **settings: Any) -> None:
         self._config = _configured(PoolConfig(), settings)
-        self._device = _device(device)
+        self._device = device_of(device)
         super().__init__(self._device, self._config.for_engine())
 
     @classmethod
@@ -38,7 +39,7 @@ class Pool(_core.PoolEngine):
 
         Programs in C have the same one as vramkit_pool_instance(device).
         """
-        found = _device(device)
+        found = device_of(device)
         key = (id(found.driver), found.ordinal)
         with _lock:
             pool = _instances.get(key)
@@ -115,14 +116,6 @@ class Pool(_core.PoolEngine):
 
     def __repr__(self) -> str:
         return f"<Pool on {self._device!r}>"
-
-
-def _device(given: Device | int | None) -> Device:
-    import vramkit.driver
-
-    if isinstance(given, vramkit.driver.Device):
-        return given
-    return vramkit.driver.open().device(given or 0)
 
 
 def _configured(base: PoolConfig, settings: dict[str, Any]) -> PoolConfig:

@@ -2,6 +2,7 @@
 
 import numpy as np
 from cuda.core import Buffer, Device, LegacyPinnedMemoryResource
+from cuda.core.utils import StridedMemoryView
 
 import vramkit
 
@@ -76,3 +77,24 @@ def their_buffer_over_our_memory() -> None:
         target = bytearray(BYTES)
         ours.copy(target, memory)
         assert target == b"\x05" * BYTES
+
+
+def their_view_of_our_buffer() -> None:
+    theirs, ours = Device(0), DRIVER.device(0)
+    theirs.set_current()
+    their_stream = theirs.create_stream()
+    with vramkit.Pool(device=ours) as pool, ours.stream() as stream:
+        buffer = pool.allocate(BYTES, stream=stream)
+        ours.fill(buffer, 1, stream=stream)
+        for view in (
+            StridedMemoryView.from_dlpack(buffer, stream_ptr=int(their_stream.handle)),
+            StridedMemoryView.from_cuda_array_interface(
+                buffer, stream_ptr=int(their_stream.handle)
+            ),
+        ):
+            assert (view.ptr, view.shape, view.dtype) == (buffer.address, (BYTES,), np.uint8)
+            assert (view.device_id, view.is_device_accessible) == (0, True)
+            ours.fill(view.ptr, 2, BYTES, stream=their_stream)
+            stream.wait(their_stream)
+        del view, buffer
+        assert pool.stats().current_usage == 0

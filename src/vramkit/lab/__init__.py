@@ -1,0 +1,1 @@
+"""The lab: measures what memory costs, beside what others do."""

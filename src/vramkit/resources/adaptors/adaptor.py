@@ -1,0 +1,143 @@
+"""What all adaptors share: the resource below, and the account of the blocks that went through."""
+
+from __future__ import annotations
+
+from operator import index
+from threading import RLock
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from vramkit._core import DeviceBuffer as Buffer
+from vramkit.driver.errors import ClosedError
+
+if TYPE_CHECKING:
+    from vramkit.driver import Device
+    from vramkit.resources.resource import Resource
+
+
+class Held(NamedTuple):
+    """A live block."""
+
+    size: int
+    note: Any
+    """What allocated() returned."""
+
+
+class Adaptor:
+    """A resource on top of another one, the upstream, which it neither owns nor closes.
+
+    It frees what it handed out and nothing else. Usable from any thread. An adaptor of your own
+    overrides take() to change how blocks are had, or allocated() and freed() to watch.
+    """
+
+    def __init__(self, upstream: Resource) -> None:
+        self._upstream = upstream
+        self._closed = False
+        # Taken again by the same thread where the collector drops a Buffer in the middle of it.
+        self._lock = RLock()
+        self._live: dict[int, Held] = {}  # by address
+
+    # For adaptors to override
+
+    def take(self, size: int, stream: object | None) -> int:
+        """A block from the upstream."""
+        return self._upstream.malloc(size, stream)
+
+    def allocated(self, address: int, size: int, stream: object | None) -> object:
+        """A block is handed out; what is returned is kept with it. Called with the lock held."""
+        return None
+
+    def freed(self, address: int, block: Held, stream: object | None) -> None:
+        """A block went back to the upstream. Called with the lock held."""
+
+    def finish(self) -> None:
+        """The adaptor closes."""
+
+    # The interface
+
+    @property
+    def upstream(self) -> Resource:
+        return self._upstream
+
+    @property
+    def device(self) -> Device:
+        return self._upstream.device
+
+    @property
+    def closed(self) -> bool:
+        return self._closed or self._upstream.closed
+
+    def malloc(self, size: int, stream: object | None = None) -> int:
+        """The address of `size` bytes, for use in the order of the stream."""
+        self._require_open()
+        size = index(size)
+        address = self.take(size, stream)
+        try:
+            with self._lock:
+                self._live[address] = Held(size, self.allocated(address, size, stream))
+        except BaseException:
+            self._live.pop(address, None)
+            self._upstream.free(address)
+            raise
+        return address
+
+    def free(self, address: int, size: int | None = None, stream: object | None = None) -> None:
+        """Give a block back at this point of its stream, or of the given one."""
+        self._require_open()
+        address = index(address)
+        with self._lock:
+            held = self._live.pop(address, None)
+        if held is None:
+            raise ValueError(
+                f"the pointer {address:#x} is of no block that this {type(self).__name__} has in "
+                "use: freed twice, inside a block, or not allocated through it"
+            )
+        try:
+            self._upstream.free(address, size, stream)
+        except BaseException:
+            with self._lock:
+                self._live[address] = held
+            raise
+        with self._lock:
+            self.freed(address, held, stream)
+
+    def allocate(self, size: int, *, stream: object | None = None) -> Buffer:
+        """A block as an object that gives itself back."""
+        return Buffer(self, size, stream)
+
+    def deallocate(self, address: int, size: int, *, stream: object | None = None) -> None:
+        """free, under the name that goes with allocate."""
+        self.free(address, size, stream)
+
+    def close(self) -> None:
+        """End the adaptor; the upstream stays open. Raises ValueError while blocks are in use."""
+        if self._closed:
+            return
+        if self._live and not self._upstream.closed:
+            raise ValueError(
+                f"the {type(self).__name__} has {len(self._live)} blocks in use "
+                f"({sum(block.size for block in self._live.copy().values())} bytes): "
+                "free them before close()"
+            )
+        self._closed = True
+        self.finish()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the {type(self).__name__} is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # What an exception left behind must not hide the exception.
+        if kind is None:
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} over {self._upstream!r}>"

@@ -1,0 +1,61 @@
+"""A bound on the bytes in use."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import TYPE_CHECKING
+
+from vramkit.driver.errors import OutOfMemoryError
+from vramkit.resources.adaptors.adaptor import Adaptor, Held
+
+if TYPE_CHECKING:
+    from vramkit.resources.resource import Resource
+
+
+class Limit(Adaptor):
+    """Lets at most `limit` bytes be in use, as they were asked for.
+
+    A request over it is an OutOfMemoryError and does not reach the upstream. What the upstream
+    holds in reserve does not count.
+    """
+
+    def __init__(self, upstream: Resource, limit: int) -> None:
+        limit = index(limit)
+        if limit <= 0:
+            raise ValueError(f"limit is {limit}; it may be 1 byte or more")
+        super().__init__(upstream)
+        self._limit = limit
+        self._used = 0
+
+    @property
+    def limit(self) -> int:
+        return self._limit
+
+    @property
+    def used(self) -> int:
+        """Bytes in use, those of requests under way included."""
+        return self._used
+
+    def take(self, size: int, stream: object | None) -> int:
+        if size <= 0:
+            return super().take(size, stream)  # the upstream says what is wrong
+        with self._lock:
+            used = self._used
+            if used + size > self._limit:
+                raise OutOfMemoryError(
+                    "Limit.malloc",
+                    2,
+                    "CUDA_ERROR_OUT_OF_MEMORY",
+                    f"asked for {size} bytes, of a limit of {self._limit} with {used} in use; "
+                    "free blocks, or set a higher limit",
+                )
+            self._used += size
+        try:
+            return super().take(size, stream)
+        except BaseException:
+            with self._lock:
+                self._used -= size
+            raise
+
+    def freed(self, address: int, block: Held, stream: object | None) -> None:
+        self._used -= block.size

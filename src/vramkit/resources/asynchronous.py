@@ -1,0 +1,39 @@
+"""The driver's own pool."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vramkit import _core
+from vramkit.driver.opening import device_of
+
+if TYPE_CHECKING:
+    from vramkit.driver import Device
+
+
+class AsyncResource(_core.DriverPoolEngine):
+    """cuMemAllocAsync and cuMemFreeAsync: a pool inside the driver, in stream order.
+
+    It has a pool of its own, which keeps all it got until close(). With shared=True it is the
+    device's default pool, which other libraries of the process use too.
+
+    release_threshold: unused bytes that the driver keeps when it may give memory back, at every
+    synchronisation. None: all of them; in a shared pool, whatever is set there. In a shared pool it
+    changes for everybody, and close() puts the former value back.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: Device | int | None = None,
+        shared: bool = False,
+        release_threshold: int | None = None,
+    ) -> None:
+        if release_threshold is not None and not 0 <= release_threshold < 1 << 64:
+            raise ValueError(
+                f"release_threshold is {release_threshold}; it may be None, or 0 to {2**64 - 1}"
+            )
+        super().__init__(device_of(device), shared, release_threshold)
+
+    def __repr__(self) -> str:
+        return f"<AsyncResource on {self.device!r}>"

@@ -1,0 +1,24 @@
+"""The plain driver, block by block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vramkit import _core
+from vramkit.driver.opening import device_of
+
+if TYPE_CHECKING:
+    from vramkit.driver import Device
+
+
+class DirectResource(_core.DirectEngine):
+    """cuMemAlloc for every block and cuMemFree for every free, which waits for its stream first.
+
+    Nothing is kept: the most honest use of memory, and the slowest.
+    """
+
+    def __init__(self, *, device: Device | int | None = None) -> None:
+        super().__init__(device_of(device))
+
+    def __repr__(self) -> str:
+        return f"<DirectResource on {self.device!r}>"

@@ -1,0 +1,1 @@
+"""One suite for every resource; a new one joins with a line in makers.py."""

@@ -1,0 +1,201 @@
+"""What each adaptor adds; Recording has a file of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from vramkit.driver import OutOfMemoryError
+from vramkit.lab.baselines import FixedPool
+from vramkit.resources import (
+    Adaptor,
+    Buffer,
+    FailureCallback,
+    Limit,
+    Statistics,
+    Tracking,
+)
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+
+# Any adaptor
+
+
+def test_an_adaptor_leaves_its_upstream_open(below: FixedPool) -> None:
+    with Statistics(below) as adaptor:
+        assert adaptor.upstream is below
+    assert adaptor.closed
+    assert not below.closed
+
+
+def test_an_exception_is_not_hidden_by_blocks_in_use(below: FixedPool) -> None:
+    with pytest.raises(KeyError), Statistics(below) as adaptor:
+        address = adaptor.malloc(KIB)
+        raise KeyError
+    adaptor.free(address)
+
+
+def test_an_adaptor_that_fails_gives_the_block_back(below: FixedPool) -> None:
+    class Failing(Adaptor):
+        def allocated(self, address: int, size: int, stream: object | None) -> object:
+            raise RuntimeError("no")
+
+    with Failing(below) as adaptor, pytest.raises(RuntimeError, match="no"):
+        adaptor.malloc(KIB)
+    assert below.live_blocks == 0
+
+
+# Statistics
+
+
+def test_statistics_count(below: FixedPool) -> None:
+    with Statistics(below) as statistics:
+        first, second = statistics.malloc(1000), statistics.malloc(500)
+        statistics.free(first)
+        third = statistics.malloc(200)
+        counts = statistics.stats()
+        assert (counts.allocation_count, counts.free_count) == (3, 1)
+        assert (counts.total_allocated, counts.total_freed) == (1700, 1000)
+        assert (counts.current_usage, counts.peak_usage) == (700, 1500)
+        assert (counts.current_blocks, counts.peak_blocks) == (2, 2)
+        with pytest.raises(OutOfMemoryError):
+            statistics.malloc(9 * MIB)
+        assert statistics.stats() == counts
+        statistics.free(second)
+        statistics.free(third)
+
+
+def test_scopes_count_what_happens_in_them(below: FixedPool) -> None:
+    with Statistics(below) as statistics:
+        outside = statistics.malloc(1000)
+        statistics.push()
+        first = statistics.malloc(300)
+        statistics.push()
+        second = statistics.malloc(50)
+        statistics.free(outside)
+        inner = statistics.pop()
+        statistics.free(first)
+        outer = statistics.pop()
+        assert (inner.allocation_count, inner.free_count, inner.peak_usage) == (1, 1, 50)
+        assert (inner.current_usage, outer.current_usage) == (-950, -950)
+        assert (outer.allocation_count, outer.free_count, outer.peak_usage) == (2, 2, 350)
+        assert (statistics.stats().peak_usage, statistics.stats().current_usage) == (1350, 50)
+        with pytest.raises(ValueError, match=r"pop\(\) without push\(\)"):
+            statistics.pop()
+        statistics.free(second)
+
+
+# Limit
+
+
+def test_a_limit_counts_bytes_as_asked_for(below: FixedPool) -> None:
+    with Limit(below, 1000) as limit:
+        first = limit.malloc(600)
+        words = "asked for 401 bytes, of a limit of 1000 with 600 in use"
+        with pytest.raises(OutOfMemoryError, match=words):
+            limit.malloc(401)
+        assert below.live_blocks == 1
+        second = limit.malloc(400)
+        assert (limit.used, limit.limit) == (1000, 1000)
+        limit.free(first)
+        assert limit.used == 400
+        limit.free(second)
+
+
+def test_a_request_that_fails_below_does_not_count(below: FixedPool) -> None:
+    with Limit(below, 100 * MIB) as limit:
+        with pytest.raises(OutOfMemoryError, match="FixedPool"):
+            limit.malloc(9 * MIB)
+        with pytest.raises(ValueError, match="size is -5"):
+            limit.malloc(-5)
+        assert limit.used == 0
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_is_a_byte_or_more(below: FixedPool, limit: int) -> None:
+    with pytest.raises(ValueError, match=f"limit is {limit}; it may be 1 byte or more"):
+        Limit(below, limit)
+
+
+# Tracking
+
+
+def ask_here(tracking: Tracking, size: int) -> Buffer:
+    return tracking.allocate(size)
+
+
+def test_tracking_says_who_holds_what(below: FixedPool) -> None:
+    with Tracking(below) as tracking:
+        small, large = ask_here(tracking, 100), ask_here(tracking, 3000)
+        raw = tracking.malloc(2000)
+        blocks = tracking.outstanding()
+        assert [block.size for block in blocks] == [3000, 2000, 100]
+        assert [block.address for block in blocks] == [large.address, raw, small.address]
+        assert [block.stack[0].function for block in blocks] == [
+            "ask_here",
+            "test_tracking_says_who_holds_what",
+            "ask_here",
+        ]
+        assert blocks[0].stack[0].file == __file__
+        assert blocks[0].stack[0].line == ask_here.__code__.co_firstlineno + 1
+        assert blocks[0].stack[1].function == "test_tracking_says_who_holds_what"
+        small.close()
+        tracking.free(raw)
+        assert tracking.outstanding() == [blocks[0]]
+        large.close()
+        assert tracking.report() == "0 bytes in 0 blocks from 0 place(s)"
+
+
+def test_the_report_groups_by_stack(below: FixedPool) -> None:
+    with Tracking(below, depth=1) as tracking:
+        many = [ask_here(tracking, 1000) for _ in range(5)]
+        one = tracking.allocate(4096)
+        lines = tracking.report().splitlines()
+        line = ask_here.__code__.co_firstlineno + 1
+        assert lines[:3] == [
+            "9,096 bytes in 6 blocks from 2 place(s)",
+            "5,000 bytes in 5 blocks:",
+            f"    {__file__}:{line} in ask_here",
+        ]
+        assert lines[3] == "4,096 bytes in 1 block:"
+        assert len(lines) == 5
+        del many, one
+
+
+@pytest.mark.parametrize("depth", [0, -3])
+def test_a_stack_has_a_frame(below: FixedPool, depth: int) -> None:
+    with pytest.raises(ValueError, match=f"depth is {depth}; it may be 1 or more"):
+        Tracking(below, depth=depth)
+
+
+# FailureCallback
+
+
+def test_a_callback_may_make_room(below: FixedPool) -> None:
+    cache = [below.allocate(3 * MIB), below.allocate(3 * MIB)]
+    asked: list[int] = []
+
+    def drop_one(size: int) -> bool:
+        asked.append(size)
+        return bool(cache) and cache.pop() is not None
+
+    with FailureCallback(below, drop_one) as resource:
+        resource.free(resource.malloc(7 * MIB))
+        assert asked == [7 * MIB, 7 * MIB]
+        with pytest.raises(OutOfMemoryError):
+            resource.malloc(9 * MIB)
+        assert asked[2:] == [9 * MIB]
+
+
+def test_a_callback_is_asked_for_memory_errors_only(below: FixedPool) -> None:
+    def never(size: int) -> bool:
+        raise AssertionError
+
+    with FailureCallback(below, never) as resource:
+        with pytest.raises(ValueError, match="size is 0"):
+            resource.malloc(0)
+        with pytest.raises(AssertionError):
+            resource.malloc(9 * MIB)
+    with pytest.raises(TypeError, match="must be callable"):
+        FailureCallback(below, 7)  # type: ignore[arg-type]
