@@ -142,7 +142,7 @@ nb::dict layout(PoolEngine& self) {
         now = engine.layout();
     }
     constexpr const char* uses[] = {"slabs", "block", "idle"};
-    constexpr const char* states[] = {"idle", "live", "cached", "shelved", "live"};
+    constexpr const char* states[] = {"idle", "live", "cached", "shelved", "live", "shelved"};
     const auto list = [](const auto& all, auto convert) {
         nb::list result;
         for (const auto& each : all) {

@@ -10,6 +10,7 @@
 #include "capi/errors.h"
 #include "capi/handle.h"
 #include "capi/instances.h"
+#include "pool/threads.h"
 
 namespace {
 
@@ -60,24 +61,32 @@ bool free_elsewhere(void* block, int device) {
     return shared != nullptr && free_block(*shared, block, why);
 }
 
+vramkit_status allocate_block(ptrdiff_t size, int device, void* stream, std::uint64_t& address) {
+    if (size < 0) {
+        return fail(VRAMKIT_BAD_VALUE, "size is " + std::to_string(size) + "; it may be 0 or more");
+    }
+    const vramkit_pool* const pool = pool_of(device);
+    if (pool == nullptr) return vramkit_last_status();
+    Failure why;
+    address = allocate(*pool, static_cast<std::uint64_t>(size), stream, Life::durable, true, why);
+    return address != 0 ? VRAMKIT_OK : fail(why);
+}
+
 }  // namespace
 
 extern "C" {
 
+void* vramkit_torch_segment(ptrdiff_t size, int device, void* stream) {
+    std::uint64_t address = 0;
+    if (size != 0) guarded([&] { return allocate_block(size, device, stream, address); });
+    return block_at(address);
+}
+
 void* vramkit_torch_malloc(ptrdiff_t size, int device, void* stream) {
     if (size == 0) return nullptr;
     std::uint64_t address = 0;
-    const vramkit_status status = guarded([&] {
-        if (size < 0)
-            return fail(VRAMKIT_BAD_VALUE,
-                        "size is " + std::to_string(size) + "; it may be 0 or more");
-        const vramkit_pool* const pool = pool_of(device);
-        if (pool == nullptr) return vramkit_last_status();
-        Failure why;
-        address =
-            allocate(*pool, static_cast<std::uint64_t>(size), stream, Life::durable, true, why);
-        return address != 0 ? VRAMKIT_OK : fail(why);
-    });
+    const vramkit_status status =
+        guarded([&] { return allocate_block(size, device, stream, address); });
     if (status == VRAMKIT_OUT_OF_MEMORY) {
         // The words by which programs tell this error from others.
         throw std::runtime_error(std::string("CUDA out of memory. ") + vramkit_last_error());
@@ -120,6 +129,20 @@ void vramkit_torch_record_stream(void* block, void* stream) {
             if (pool != nullptr && used(*pool)) return VRAMKIT_OK;
         }
         return fail(why);
+    });
+}
+
+void vramkit_torch_empty_cache(void) {
+    guarded([&] {
+        if (pool::fork_count() > 0) return VRAMKIT_OK;
+        for (int device = 0; device < kMostDevices; ++device) {
+            const vramkit_pool* const shared = default_pool_if_open(device);
+            if (shared != nullptr) shared->engine->trim(false);
+        }
+        Chosen& pools = chosen();
+        const std::lock_guard guard(pools.lock);
+        for (const auto& pool : pools.all) pool->engine->trim(false);
+        return VRAMKIT_OK;
     });
 }
 

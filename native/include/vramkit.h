@@ -105,8 +105,8 @@ void* vramkit_try_malloc(vramkit_pool* pool, size_t bytes, void* stream);
 vramkit_status vramkit_free(vramkit_pool* pool, void* block);
 /* ... at this point of another stream. */
 vramkit_status vramkit_free_on(vramkit_pool* pool, void* block, void* stream);
-/* The block is used on this stream too: when it is freed, its stream waits, on the GPU, for what
- * this one holds then. */
+/* The block is used on this stream too: freed, it is held until the stream has got past that point.
+ * Nobody waits for it, neither host nor stream. */
 vramkit_status vramkit_also_used_on(vramkit_pool* pool, void* block, void* stream);
 /* Has `count` blocks ready that are large enough for `bytes`. */
 vramkit_status vramkit_preallocate(vramkit_pool* pool, size_t bytes, size_t count);
@@ -177,10 +177,13 @@ void* vramkit_torch_malloc(ptrdiff_t size, int device, void* stream);
 /* At this point of the stream of the allocation; `size` and `stream` are PyTorch's and not needed.
  */
 void vramkit_torch_free(void* block, ptrdiff_t size, int device, void* stream);
-/* The block is used on this stream too (Tensor.record_stream): when it is freed, the stream of its
- * allocation waits, on the GPU, for what this one holds then. For
- * CUDAPluggableAllocator's set_record_stream_fn. */
+/* malloc of a torch.cuda.MemPool: NULL on failure, upon which PyTorch gives back what it caches
+ * there and asks again. */
+void* vramkit_torch_segment(ptrdiff_t size, int device, void* stream);
+/* Tensor.record_stream: vramkit_also_used_on in the pool that the block is of. */
 void vramkit_torch_record_stream(void* block, void* stream);
+/* torch.cuda.empty_cache: idle memory of PyTorch's pools goes back to the driver. */
+void vramkit_torch_empty_cache(void);
 /* From now on PyTorch's blocks of this device come from this pool; NULL: from the process-wide one.
  * Blocks that PyTorch has still go back where they came from, so PyTorch keeps the pool's memory
  * in being, whatever becomes of the handle. */

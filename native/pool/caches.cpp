@@ -115,8 +115,8 @@ Cache* Pool::make_cache(std::uint32_t number) {
     cache->ended = !numbers_.contains({cache->stream.id, cache->stream.capture});
     usage_.add(*cache);
     remember_cache(id_, cache);
-    const std::vector<Cache*> here = caches_of_this_thread(id_);
-    for (Cache* each : here) set_bounds(*each, here.size());
+    const std::vector<Cache*> mine = caches_of_this_thread(id_);
+    for (Cache* each : mine) set_bounds(*each, mine.size());
     return cache;
 }
 
@@ -289,6 +289,7 @@ void Pool::collect(Shelf& shelf, ClassIndex index, std::size_t most) {
 // Whatever is done, of all shelves. wait: everything, at the price of a wait on the host.
 void Pool::collect_all(bool wait) {
     bool unmarked = false;
+    release_held(wait);
     const auto each_shelf = [&](auto visit) {
         for (Known& each : streams_) {
             if (each.shelf == nullptr) continue;
@@ -307,6 +308,8 @@ void Pool::collect_all(bool wait) {
         each_shelf([](Shelf& shelf) {
             if (shelf.has_unmarked()) shelf.marks.pass_all();
         });
+        lending_.pass_all();
+        release_held(false);
     }
     each_shelf([&](Shelf& shelf) {
         for (ClassIndex index = 0; index < kClasses; ++index) collect(shelf, index, kAll);

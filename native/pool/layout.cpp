@@ -57,7 +57,7 @@ Pool::Layout Pool::layout() {
 
 std::string Pool::check_invariants() {
     const std::lock_guard guard(lock_);
-    std::unordered_map<const Slab*, std::array<std::uint64_t, 4>> found;
+    std::unordered_map<const Slab*, std::array<std::uint64_t, 6>> found;
     std::string wrong;
     const auto count = [&](const BlockRef& block, State state, ClassIndex index,
                            const char* where) {
@@ -99,6 +99,9 @@ std::string Pool::check_invariants() {
             if (bytes != each.shelf->bytes) wrong += "the bytes of a shelf do not add up; ";
         }
     }
+    lending_.each([&](const BlockRef& block) {
+        count(block, State::held, block.slab->index, "the list of held ones");
+    });
     std::uint64_t reserved = extents_->idle();
     const auto check_slab = [&](const Slab& slab) {
         std::uint64_t live = 0;
@@ -106,7 +109,7 @@ std::string Pool::check_invariants() {
             live += slab.record(i).with_user();
         }
         const auto& in = found[&slab];
-        if (live + in[2] + in[3] + slab.idle.size() != slab.count) {
+        if (live + in[2] + in[3] + in[5] + slab.idle.size() != slab.count) {
             wrong += "a block is nowhere or twice; ";
         }
     };

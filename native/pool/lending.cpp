@@ -1,8 +1,79 @@
-// Blocks that are used on other streams than the one they are freed on.
+// Who else uses a block, and when that is over.
+#include "pool/lending.h"
+
+#include <algorithm>
+
 #include "pool/pool.h"
 #include "pool/scopes.h"
 
 namespace vramkit::pool {
+
+Lending::~Lending() { pass_all(); }
+
+void Lending::note(std::uint64_t address, const StreamRef& stream) {
+    std::vector<StreamRef>& uses = noted_[address];
+    const auto same = [&](const StreamRef& each) { return each.is(stream); };
+    if (std::none_of(uses.begin(), uses.end(), same)) uses.push_back(stream);
+}
+
+std::vector<Lending::Awaited> Lending::take(std::uint64_t address, const StreamRef& freed_on) {
+    std::vector<Awaited> uses;
+    const auto found = noted_.find(address);
+    if (found == noted_.end()) return uses;
+    for (const StreamRef& each : found->second) {
+        if (!each.is(freed_on)) uses.push_back({each, nullptr, nullptr});
+    }
+    noted_.erase(found);
+    return uses;
+}
+
+void Lending::record(Awaited& use) {
+    const DriverTable& call = events_.call();
+    if (is_captured(call, use.stream.handle)) return;
+    const CUevent event = events_.take();
+    if (event == nullptr) return;
+    if (call.cuEventRecord(event, use.stream.handle) != CUDA_SUCCESS) {
+        events_.give(event);
+    } else if (is_captured(call, use.stream.handle)) {
+        call.cuEventDestroy_v2(event);
+    } else {
+        use.event = event;
+    }
+}
+
+void Lending::hold(BlockRef block, std::uint32_t number, std::vector<Awaited> uses) {
+    bytes_ += block.bytes();
+    held_.push_back({block, number, std::move(uses)});
+}
+
+bool Lending::is_over(Awaited& use, bool wait) {
+    if (use.ended != nullptr) {
+        Shelf& shelf = *use.ended;
+        const std::lock_guard guard(shelf.lock);
+        wait ? static_cast<void>(shelf.marks.wait()) : shelf.marks.ask();
+        return shelf.marks.has_passed(shelf.last_mark);
+    }
+    if (use.event == nullptr) record(use);
+    if (use.event == nullptr) return false;
+    const DriverTable& call = events_.call();
+    const CUresult state = wait ? call.cuEventSynchronize(use.event) : call.cuEventQuery(use.event);
+    if (state != CUDA_SUCCESS) return false;
+    events_.give(use.event);
+    return true;
+}
+
+void Lending::pass_all() {
+    for (Held& held : held_) {
+        for (const Awaited& use : held.uses) {
+            if (use.event != nullptr) events_.give(use.event);
+        }
+        held.uses.clear();
+    }
+}
+
+void Lending::forget() {
+    for (Held& held : held_) held.uses.clear();
+}
 
 bool Pool::also_used_on(std::uint64_t address, const StreamRef& stream, Failure& why) {
     BlockRef block;
@@ -17,62 +88,62 @@ bool Pool::also_used_on(std::uint64_t address, const StreamRef& stream, Failure&
         why = Failure::bad_value("the block is not in use: freed twice?");
         return false;
     }
-    std::vector<StreamRef>& uses = other_uses_[address];
-    for (const StreamRef& each : uses) {
-        if (each.is(stream)) return true;
-    }
-    uses.push_back(stream);
+    lending_.note(address, stream);
     return true;
 }
 
-// The stream that the block is freed on waits for the others, and the block is like any other then.
-// Where that stream is no more, the host waits.
-bool Pool::await_other_uses(BlockRef block, Cache& cache, Failure& why) {
+// Frees a lent block on the stream of a cache. False and the reason: somebody else does, too.
+bool Pool::free_lent(BlockRef block, std::uint64_t bytes, Cache& cache, Failure& why) {
     const std::lock_guard guard(lock_);
-    const auto found = other_uses_.find(block.address());
-    if (found == other_uses_.end()) return true;  // somebody else frees it, too
-    const SlowPathScope scope(call_, context_);
-    const bool ended = cache.has_ended();
-    for (const StreamRef& other : found->second) {
-        if (other.is(cache.stream)) continue;
-        const bool lives = numbers_.contains({other.id, other.capture});
-        const CUresult result = lives ? await_stream(other, cache.stream, ended)
-                                      : await_ended(other, cache.stream, ended);
-        if (failed(result, "cuStreamWaitEvent", why)) return false;
+    if (!block.block().change(State::lent, State::held)) {
+        why = Failure::bad_value("the block is not in use: freed twice?");
+        return false;
     }
-    other_uses_.erase(found);
-    block.block().change(State::lent, State::live);
+    const SlowPathScope scope(call_, context_);
+    auto uses = lending_.take(block.address(), cache.stream);
+    std::erase_if(uses, [&](Lending::Awaited& use) {
+        if (!numbers_.contains({use.stream.id, use.stream.capture})) {
+            // Its last mark is all that is left of it; of one long gone, nothing.
+            for (const std::uint32_t number : ending_) {
+                if (known(number).shelf->stream.is(use.stream)) use.ended = known(number).shelf;
+            }
+            return use.ended == nullptr;
+        }
+        // Inside a capture the order becomes part of the graph.
+        return use.stream.capture != 0 && order_in_capture(use.stream, cache.stream);
+    });
+    for (Lending::Awaited& use : uses) {
+        if (use.ended == nullptr) lending_.record(use);
+    }
+    cache.take_for_sure();
+    if (block_freed_ != nullptr) tell_checker_of_free(cache, block.address(), bytes);
+    count_free(cache, bytes);
+    cache.leave();
+    lending_.hold(block, cache.number, std::move(uses));
+    release_held(false);
     return true;
 }
 
-CUresult Pool::await_stream(const StreamRef& other, const StreamRef& stream, bool on_host) {
-    const CUevent event = events_.take();
-    if (event == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = call_.cuEventRecord(event, other.handle);
-    if (result == CUDA_SUCCESS) {
-        result = on_host ? call_.cuEventSynchronize(event)
-                         : call_.cuStreamWaitEvent(stream.handle, event, 0);
-    }
-    // An event of a capture is the capture's: it may not be used again elsewhere.
-    if (other.capture == 0) {
-        events_.give(event);
-    } else {
-        call_.cuEventDestroy_v2(event);
-    }
-    return result;
+bool Pool::order_in_capture(const StreamRef& use, const StreamRef& stream) {
+    CUevent event = nullptr;
+    if (call_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return false;
+    const bool ordered = call_.cuEventRecord(event, use.handle) == CUDA_SUCCESS &&
+                         call_.cuStreamWaitEvent(stream.handle, event, 0) == CUDA_SUCCESS;
+    call_.cuEventDestroy_v2(event);
+    return ordered;
 }
 
-// Its last mark is all that is left of it.
-CUresult Pool::await_ended(const StreamRef& other, const StreamRef& stream, bool on_host) {
-    for (const std::uint32_t number : ending_) {
-        Shelf& shelf = *known(number).shelf;
-        if (!shelf.stream.is(other)) continue;
-        const std::lock_guard guard(shelf.lock);
-        const bool done =
-            on_host ? shelf.marks.wait() : shelf.marks.wait_on_gpu(shelf.last_mark, stream.handle);
-        return done ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
-    }
-    return CUDA_SUCCESS;
+// What is held no longer is its stream's again.
+void Pool::release_held(bool wait) {
+    lending_.release(wait, [&](BlockRef block, std::uint32_t number) {
+        const std::shared_ptr<Shelf> shelf = known(number).shelf;
+        if (shelf == nullptr) {
+            give_idle(block);
+            return;
+        }
+        const std::lock_guard guard(shelf->lock);
+        shelf->put(block);
+    });
 }
 
 }  // namespace vramkit::pool

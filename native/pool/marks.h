@@ -53,6 +53,13 @@ class Events {
     std::vector<CUevent> spare_;
 };
 
+// Whether an event recorded on the stream would become part of a graph.
+inline bool is_captured(const DriverTable& call, CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return call.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 // The marks of one stream, numbered in its order: one that has passed takes all before it along.
 // What is freed now waits for the open number, which the next event to be recorded gets.
 class Marks {
@@ -73,14 +80,14 @@ class Marks {
     // driver refuses, or the stream is being captured, and the event would become part of a graph.
     bool record(CUstream stream) {
         const DriverTable& call = events_.call();
-        if (is_capturing(stream)) return false;
+        if (is_captured(call, stream)) return false;
         const CUevent event = events_.take();
         if (event == nullptr) return false;
         if (call.cuEventRecord(event, stream) != CUDA_SUCCESS) {
             events_.give(event);
             return false;
         }
-        if (is_capturing(stream)) {
+        if (is_captured(call, stream)) {
             // A capture began in between, and to ask for this event would break it.
             call.cuEventDestroy_v2(event);
             return false;
@@ -124,11 +131,6 @@ class Marks {
     void forget() { recorded_.clear(); }
 
   private:
-    bool is_capturing(CUstream stream) const {
-        CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-        return events_.call().cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
-               status != CU_STREAM_CAPTURE_STATUS_NONE;
-    }
     void pass_oldest() {
         passed_ = recorded_.front().first;
         events_.give(recorded_.front().second);

@@ -81,6 +81,10 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
 void Pool::take_back(Cache& cache, BlockRef block, std::uint64_t bytes) {
     if (block_freed_ != nullptr) tell_checker_of_free(cache, block.address(), bytes);
     cache.push(block);
+    count_free(cache, bytes);
+}
+
+void Pool::count_free(Cache& cache, std::uint64_t bytes) {
     if (stats_on_.load(std::memory_order_relaxed)) {
         ++cache.counters.frees;
         cache.counters.freed_bytes += bytes;
@@ -143,9 +147,7 @@ bool Pool::free(std::uint64_t address, std::optional<std::uint64_t> bytes,
         if (block.slab == nullptr) return free_direct(address, why);
         Cache* const cache = cache_for_free(block.block().stream(), stream, why);
         if (cache == nullptr) return false;
-        if (block.block().state() == State::lent && !await_other_uses(block, *cache, why)) {
-            return false;
-        }
+        if (block.block().state() == State::lent) return free_lent(block, held, *cache, why);
         if (!block.block().take_from_user()) {
             why = Failure::bad_value("the block is not in use: freed twice?");
             return false;

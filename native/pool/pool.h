@@ -32,6 +32,7 @@
 #include "pool/direct.h"
 #include "pool/extents.h"
 #include "pool/keeper.h"
+#include "pool/lending.h"
 #include "pool/pages.h"
 #include "pool/shelf.h"
 #include "pool/slabs.h"
@@ -72,8 +73,8 @@ class Pool {
                       Full& full);
     void spill(const Full& full);
 
-    // The block is used on this stream too: what frees it waits, on the GPU, for what the stream
-    // holds then.
+    // The block is used on this stream too: freed, it is held until the stream has got past that
+    // point.
     bool also_used_on(std::uint64_t address, const StreamRef& stream, Failure& why);
 
     bool preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why);
@@ -140,9 +141,10 @@ class Pool {
     void take_back(Cache& cache, BlockRef block, std::uint64_t bytes);
     std::uint64_t find_live(std::uint64_t address, std::optional<std::uint64_t> given,
                             BlockRef& block, Failure& why);
-    bool await_other_uses(BlockRef block, Cache& cache, Failure& why);
-    CUresult await_stream(const StreamRef& other, const StreamRef& stream, bool on_host);
-    CUresult await_ended(const StreamRef& other, const StreamRef& stream, bool on_host);
+    void count_free(Cache& cache, std::uint64_t bytes);
+    bool free_lent(BlockRef block, std::uint64_t bytes, Cache& cache, Failure& why);
+    bool order_in_capture(const StreamRef& use, const StreamRef& stream);
+    void release_held(bool wait);
     std::uint64_t malloc_direct(Cache& cache, std::uint64_t bytes, Failure& why);
     bool free_direct(std::uint64_t address, Failure& why);
 
@@ -243,7 +245,7 @@ class Pool {
     std::vector<std::uint32_t> ending_;  // ended, and work of them may be under way
     std::vector<std::unique_ptr<Cache>> caches_;
     Direct direct_;
-    std::unordered_map<std::uint64_t, std::vector<StreamRef>> other_uses_;  // by address, of lent
+    Lending lending_;
     bool abandoned_ = false;
     bool grew_ = false;  // since map_ahead() looked last
     std::uint64_t peak_reserved_ = 0;

@@ -106,6 +106,7 @@ Pool::Free Pool::free_memory() {
             }
         }
     }
+    free.shelved += lending_.bytes();
     for (const auto& [address, slab] : slabs_->all()) {
         count(slab->block_bytes, slab->idle.size(), free.slabs);
     }

@@ -24,6 +24,7 @@ BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, 
     }
     const SlowPathScope scope(call_, context_);
     mark_while_given(cache);
+    release_held(false);
     // For the one that is handed out, while it is nobody's.
     BlockRef block;
     const auto found = [&](BlockRef one, std::uint64_t Stats::* counter) {
@@ -396,11 +397,7 @@ bool Pool::free_direct(std::uint64_t address, Failure& why) {
         return false;
     }
     cache->take_for_sure();
-    if (stats_on_.load(std::memory_order_relaxed)) {
-        ++cache->counters.frees;
-        cache->counters.freed_bytes += block.bytes;
-    }
-    cache->live -= static_cast<std::int64_t>(block.bytes);
+    count_free(*cache, block.bytes);
     cache->leave();
     return true;
 }

@@ -29,6 +29,7 @@ bool Pool::step() {
     const SlowPathScope scope(call_, context_);
     const std::int64_t time = now();
     drop_ended();
+    release_held(false);
     if (config_.decay_ms > 0 && time >= next_decay_) {
         decay();
         next_decay_ = time + static_cast<std::int64_t>(config_.decay_ms) * kMillisecond / 2;

@@ -10,12 +10,13 @@
 // Each block is in exactly one state, and in exactly one place:
 //   live      with the user
 //   lent      with the user, and used on other streams too
+//   held      freed, and work of those streams may be under way (lending.h)
 //   cached    in the bin of its class in one cache
 //   shelved   in the bin of its class on one shelf
 //   idle      in the list of its slab; anybody may have it
 //
 // Equations, checked by Pool::check_invariants when nothing else runs:
-//   blocks of a slab   = live + cached + shelved + idle of that slab
+//   blocks of a slab   = live or lent + held + cached + shelved + idle of that slab
 //   cache.bytes        = sum over its bins of the blocks' bytes; a shelf's likewise
 //   reserved bytes     = bytes of segments + of large blocks + of idle extents
 #pragma once
@@ -47,7 +48,7 @@ struct StreamRef {
     bool is(const StreamRef& other) const { return id == other.id && capture == other.capture; }
 };
 
-enum class State : std::uint8_t { idle = 0, live = 1, cached = 2, shelved = 3, lent = 4 };
+enum class State : std::uint8_t { idle = 0, live = 1, cached = 2, shelved = 3, lent = 4, held = 5 };
 
 // A block's record: state, stream and asked-for size in one word, so that taking it from one state
 // to another is one exchange and a double free never goes unseen.
@@ -177,7 +178,13 @@ struct alignas(64) Cache {
     // The holder moves blocks or adds up, a matter of nanoseconds: nobody makes a driver call with
     // it.
     void take_for_sure() {
-        while (!take()) std::this_thread::yield();
+        for (int tries = 0; !take(); ++tries) {
+            if (tries < 64) {
+                __builtin_ia32_pause();
+            } else {
+                std::this_thread::yield();
+            }
+        }
     }
     void leave() { taken.store(false, std::memory_order_release); }
     bool has_ended() {

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from vramkit import get_library
 from vramkit.integrations import _library, cupy, rmm, torch
 
 from .stand_ins import STREAM, Library, Pool, add_module, capsule
@@ -68,8 +69,7 @@ class FakeTorch:
 def test_torch_is_told_of_every_function(monkeypatch: pytest.MonkeyPatch, library: Library) -> None:
     fake, pool = FakeTorch(monkeypatch), Pool(ordinal=3)
     assert torch.install(pool) is pool
-    path = str(_library.path())
-    assert fake.made == [(path, "vramkit_torch_malloc", "vramkit_torch_free")]
+    assert fake.made == [(get_library(), "vramkit_torch_malloc", "vramkit_torch_free")]
     assert fake.hooks == {setter: library.address(name) for setter, name in torch.HOOKS.items()}
     assert fake.current is not None
     assert library.calls == [("torch_use", 3, Pool.c_handle)]
@@ -109,7 +109,7 @@ def test_torch_mem_pool_has_an_allocator_that_may_fail(
     fake = FakeTorch(monkeypatch)
     kind, _ = torch.mem_pool(Pool(ordinal=2))
     assert kind == "MemPool"
-    assert fake.made == [(str(_library.path()), "vramkit_torch_segment", "vramkit_torch_free")]
+    assert fake.made == [(get_library(), "vramkit_torch_segment", "vramkit_torch_free")]
     assert fake.current is None
     assert library.calls == [("torch_use", 2, Pool.c_handle)]
 

@@ -1,13 +1,12 @@
-"""libvramkit.so as frameworks need it: its path, and its C functions by address."""
+"""libvramkit.so as frameworks need it: its C functions, by address."""
 
 from __future__ import annotations
 
 import ctypes
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from vramkit import _core
+from vramkit import get_library
 
 if TYPE_CHECKING:
     from vramkit import Pool
@@ -23,25 +22,19 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
 }
 
 
-def path() -> Path:
-    return Path(_core.__file__).parent / "_lib" / "libvramkit.so"
-
-
 @cache
 def library() -> ctypes.CDLL:
     """The library that the extension itself is linked to: one engine, one set of pools."""
     try:
-        opened = ctypes.CDLL(str(path()))
+        opened = ctypes.CDLL(get_library())
     except OSError as error:
-        raise RuntimeError(f"{path()} cannot be loaded: {error}; reinstall vramkit") from None
+        raise RuntimeError(
+            f"{get_library()} cannot be loaded: {error}; reinstall vramkit"
+        ) from None
     for name, (result, arguments) in SIGNATURES.items():
         function = getattr(opened, name)
         function.restype, function.argtypes = result, arguments
     return opened
-
-
-def has(function: str) -> bool:
-    return hasattr(library(), function)
 
 
 def address(function: str) -> int:
@@ -52,8 +45,7 @@ def address(function: str) -> int:
 
 def handle(pool: Pool | None) -> int | None:
     """The vramkit_pool* of a pool; None, the NULL of C: the process-wide pools."""
-    engine: Any = pool
-    return None if engine is None else int(engine.c_handle)
+    return None if pool is None else pool.c_handle
 
 
 def was_short_of_memory() -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
+from vramkit import get_library
 from vramkit.integrations import _library
 from vramkit.integrations._frameworks import imported, refuse_simulated
 
@@ -38,8 +39,7 @@ def install(pool: Pool | None = None, *, device: Device | int | None = None) -> 
         allocator = _pluggable(torch, "vramkit_torch_malloc")
         hooks = allocator.allocator()
         for setter, function in HOOKS.items():
-            if _library.has(function):
-                getattr(hooks, setter)(_library.address(function))
+            getattr(hooks, setter)(_library.address(function))
         try:
             torch.cuda.memory.change_current_allocator(allocator)
         except RuntimeError as error:
@@ -62,8 +62,7 @@ def mem_pool(pool: Pool | None = None, *, device: Device | int | None = None) ->
     torch = _usable_torch()
     _serve(pool, _choose(pool, device))
     torch.cuda.init()  # a MemPool of an allocator that PyTorch has not set up yet is a crash
-    malloc = next(filter(_library.has, ("vramkit_torch_segment", "vramkit_torch_malloc")))
-    return torch.cuda.MemPool(_pluggable(torch, malloc).allocator())
+    return torch.cuda.MemPool(_pluggable(torch, "vramkit_torch_segment").allocator())
 
 
 def _usable_torch() -> Any:
@@ -98,9 +97,7 @@ def _serve(pool: Pool | None, chosen: Pool) -> None:
 
 
 def _pluggable(torch: Any, malloc: str) -> Any:
-    made = torch.cuda.memory.CUDAPluggableAllocator(
-        str(_library.path()), malloc, "vramkit_torch_free"
-    )
+    made = torch.cuda.memory.CUDAPluggableAllocator(get_library(), malloc, "vramkit_torch_free")
     # PyTorch keeps bare pointers to it and uses them until the process has ended: it must outlive
     # Python's own shutdown.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
