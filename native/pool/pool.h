@@ -19,6 +19,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -120,6 +121,8 @@ class Pool {
     // Streams are numbered as they come; captures apart, so that a block's number tells.
     static constexpr std::uint32_t kCaptureBit = Block::kMostStreams / 2;
     static bool is_capture(std::uint32_t number) { return (number & kCaptureBit) != 0; }
+    // Later than all clocks: those of a simulated GPU's threads differ.
+    static constexpr std::int64_t kAnyTime = std::numeric_limits<std::int64_t>::max();
     struct Known {
         std::shared_ptr<Shelf> shelf;      // null: it has ended, and all its work is done
         std::shared_ptr<GraphLife> graph;  // of a capture

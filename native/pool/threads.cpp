@@ -46,6 +46,7 @@ struct Owner {
 }  // namespace
 
 constinit thread_local Local* here = nullptr;
+std::atomic<int> detail::forks{0};
 
 std::uint64_t next_pool_id() {
     static std::atomic<std::uint64_t> next{1};

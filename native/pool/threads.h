@@ -22,7 +22,7 @@ void tell_pools_of_closing_stream(const DriverTable& call, std::uint64_t stream)
 void tell_pools_of_reset(const DriverTable& call);
 
 namespace detail {
-inline std::atomic<int> forks{0};
+extern std::atomic<int> forks;  // one for all libraries that read it
 }
 // How often this process has been forked off another one.
 inline int fork_count() { return detail::forks.load(std::memory_order_relaxed); }

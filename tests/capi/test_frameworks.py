@@ -57,11 +57,12 @@ def test_torch_gives_blocks_back_where_they_came_from(
 
 
 def test_streams_of_torch_are_durable(torch: CDLL, device: Device, pool: Pool) -> None:
-    """A raw handle may die unseen, so what is shared is marked at once; torch's need not be."""
+    """A raw handle may die unseen: what is shared is marked while it is given; torch's need not."""
     pool.configure(thread_cache_max_blocks=0)
     raw, theirs = device.stream(), device.stream()
-    block = torch.vramkit_malloc(pool.c_handle, 1000, raw.__cuda_stream__()[1])
-    assert torch.vramkit_free(pool.c_handle, block) == OK
+    handle = raw.__cuda_stream__()[1]
+    block = torch.vramkit_malloc(pool.c_handle, 1000, handle)
+    assert torch.vramkit_free_on(pool.c_handle, block, handle) == OK
     assert pool.stats().marks == 1
     assert torch.vramkit_torch_use(0, pool.c_handle) == OK
     torch.vramkit_torch_free(
