@@ -120,7 +120,7 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool ma
     if (cache == nullptr) return 0;
     if (bytes > kLargestSeedClass && direct_on_.load(std::memory_order_relaxed) &&
         stream.capture == 0) {
-        return malloc_direct(*cache, bytes, why);
+        return malloc_direct(*cache, bytes, may_wait, why);
     }
     const ClassIndex index = class_map_.load(std::memory_order_relaxed)->of(bytes);
     BlockRef block = take_from_shelf(*cache, index);

@@ -134,7 +134,7 @@ class Pool {
     void take_back(Cache& cache, BlockRef block, std::uint64_t bytes);
     std::uint64_t find_live(std::uint64_t address, std::optional<std::uint64_t> given,
                             BlockRef& block, Failure& why);
-    std::uint64_t malloc_direct(Cache& cache, std::uint64_t bytes, Failure& why);
+    std::uint64_t malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wait, Failure& why);
     bool free_direct(std::uint64_t address, Failure& why);
 
     // caches.cpp: streams, shelves and caches.

@@ -305,7 +305,7 @@ bool Pool::preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& 
 }
 
 // Straight from the driver.
-std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, Failure& why) {
+std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wait, Failure& why) {
     const SlowPathScope scope(call_, context_);
     CUdeviceptr address = 0;
     {
@@ -318,7 +318,7 @@ std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, Failure& wh
         if (bytes <= may_grow()) result = call_.cuMemAlloc_v2(&address, bytes);
         if (result == CUDA_ERROR_OUT_OF_MEMORY) {
             reclaim_caches();
-            collect_all(false);
+            collect_all(may_wait);
             free_segments(true);
             release_idle(Extents::kAnyTime);
             if (bytes <= may_grow()) result = call_.cuMemAlloc_v2(&address, bytes);
