@@ -140,6 +140,7 @@ void Pool::retire(Cache* cache) {
     if (!abandoned_) drain(*cache);
     usage_.remove(*cache);
     ended_.add(cache->counters);
+    largest_ = std::max(largest_, cache->largest);
     std::erase_if(caches_, [&](const auto& each) { return each.get() == cache; });
 }
 
