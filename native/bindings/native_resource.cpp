@@ -93,8 +93,10 @@ StreamRef NativeResource::stream(nb::handle object) const {
                 "the stream is of another device than the " + std::string(name_);
             throw nb::value_error(text.c_str());
         }
-        if (!stream.per_thread()) return {stream.handle(), stream.id(), stream.owned()};
+        if (stream.owned()) return {stream.handle(), stream.id(), true};
+        if (stream.id() == legacy_.id) return legacy_;
     }
+    // Another library's: it may have ended and be another one by now, or be captured.
     StreamRef result{stream_handle(object)};
     const ContextScope scope(*device_);
     check(device_->session().driver(), pool::identify(device_->call(), result), "cuStreamGetId");
