@@ -91,9 +91,10 @@ void Pool::take_back(Cache& cache, BlockRef block, std::uint64_t bytes) {
 }
 
 // Of a stream that is no more, and of another thread's default stream, there is no telling: both
-// go by handles that mean another stream by now.
+// go by handles that mean another stream by now. What goes back to a capture is not free: its graph
+// uses it with every launch.
 void Pool::tell_checker_of_free(const Cache& cache, std::uint64_t address, std::uint64_t bytes) {
-    if (cache.ended) return;
+    if (cache.ended || cache.stream.capture != 0) return;
     if (cache.stream.handle == VRAMKIT_STREAM_PER_THREAD) {
         unsigned long long id = 0;
         if (call_.cuStreamGetId(cache.stream.handle, &id) != CUDA_SUCCESS ||

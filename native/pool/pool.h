@@ -113,9 +113,15 @@ class Pool {
     // Streams are numbered as they come; captures apart, so that a block's number tells.
     static constexpr std::uint32_t kCaptureBit = Block::kMostStreams / 2;
     static bool is_capture(std::uint32_t number) { return (number & kCaptureBit) != 0; }
+    // A point of another stream, or another capture as a whole.
+    struct Use {
+        std::uint32_t stream = 0;
+        Marks::Number point = 0;
+    };
     struct Known {
         std::shared_ptr<Shelf> shelf;      // null: it has ended, and all its work is done
         std::shared_ptr<GraphLife> graph;  // of a capture
+        std::vector<Use> uses;             // of its blocks, by those who freed them elsewhere
     };
     struct StreamKey {
         std::uint64_t id, capture;
@@ -143,6 +149,8 @@ class Pool {
                           Failure& why);
     std::optional<std::uint32_t> number_of(const StreamRef& stream, Failure& why);
     Known& known(std::uint32_t number);
+    void note_use(Known& capture, std::uint32_t by);
+    bool uses_are_over(Known& capture);
     Cache* make_cache(std::uint32_t number);
     void retire(Cache* cache);
     void set_bounds(Cache& cache, std::size_t caches_of_thread);

@@ -107,12 +107,23 @@ class Shelf {
     void mark_here() {
         if (names_the_stream_here() && has_unmarked() && marks.record(stream.handle)) ++recorded;
     }
-    // The stream is about to go: the last mark, while it lives.
-    void end() {
-        last_mark = marks.open();
+    // A mark behind all that the stream holds now, on a thread that the stream was just given to.
+    Marks::Number mark_point_here() {
+        const Marks::Number point = marks.open();
         if (stream.capture == 0 && names_the_stream_here() && marks.record(stream.handle)) {
             ++recorded;
         }
+        return point;
+    }
+    // Whether the work before a point is done. Never waits.
+    bool is_past(Marks::Number point) {
+        if (!marks.is_recorded(point) && can_mark() && marks.record(stream.handle)) ++recorded;
+        marks.ask();
+        return marks.has_passed(point);
+    }
+    // The stream is about to go: the last mark, while it lives.
+    void end() {
+        last_mark = mark_point_here();
         ended = true;
     }
 
