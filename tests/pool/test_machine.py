@@ -55,7 +55,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.sim = self.driver.sim
         self.sim.reset(capacity="256MiB", data=False)
         self.device: Device = self.driver.device()
-        self.pool = Pool(device=self.device, limit=LIMIT, batch_alloc_count=4)
+        self.pool = Pool(device=self.device, background=False, limit=LIMIT, batch_alloc_count=4)
         self.streams: list[Stream] = [self.device.stream() for _ in range(3)]
 
     # Blocks

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -13,33 +11,7 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device, OutOfMemoryError
 
-MIB = 1 << 20
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    """A joined thread may still be on its last steps below Python."""
-    end = time.monotonic() + 30
-    while not holds() and time.monotonic() < end:
-        os.sched_yield()
-    return holds()
-
-
-def run(*targets: Callable[[], None]) -> None:
-    failures: list[BaseException] = []
-
-    def guarded(target: Callable[[], None]) -> None:
-        try:
-            target()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(target,)) for target in targets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+from .support import MIB, eventually, run
 
 
 def test_a_thread_that_ends_gives_its_blocks_back(pool: Pool, device: Device) -> None:
