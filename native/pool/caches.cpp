@@ -314,9 +314,9 @@ void Pool::collect(Shelf& shelf, ClassIndex index, std::size_t most) {
     for (const BlockRef& block : blocks) give_idle(block);
 }
 
-// Whatever is done, of all shelves. wait: everything, at the price of a wait on the host.
-void Pool::collect_all(bool wait) {
-    bool unmarked = false;
+// Whatever is done, of all shelves; or everything, at the price of a wait on the host.
+void Pool::collect_all(Wait wait) {
+    bool unmarked = false, captured = false;
     const auto each_shelf = [&](auto visit) {
         for (Known& each : streams_) {
             if (each.shelf == nullptr) continue;
@@ -326,15 +326,18 @@ void Pool::collect_all(bool wait) {
     };
     each_shelf([&](Shelf& shelf) {
         shelf.mark();
-        wait ? static_cast<void>(shelf.marks.wait()) : shelf.marks.ask();
+        wait == Wait::no ? shelf.marks.ask() : static_cast<void>(shelf.marks.wait());
         unmarked |= shelf.has_unmarked();
     });
     // Blocks of raw streams that nobody spoke of lately: their handles may mean anything by now,
-    // and only the whole card can be waited for.
-    if (wait && unmarked && call_.cuCtxSynchronize() == CUDA_SUCCESS) {
-        each_shelf([](Shelf& shelf) {
-            if (shelf.has_unmarked()) shelf.marks.pass_all();
-        });
+    // and only the whole card can be waited for. That would break every capture of the context.
+    if (wait == Wait::for_card && unmarked) {
+        each_shelf([&](Shelf& shelf) { captured |= shelf.is_captured(); });
+        if (!captured && call_.cuCtxSynchronize() == CUDA_SUCCESS) {
+            each_shelf([](Shelf& shelf) {
+                if (shelf.has_unmarked()) shelf.marks.pass_all();
+            });
+        }
     }
     each_shelf([&](Shelf& shelf) {
         for (ClassIndex index = 0; index < kClasses; ++index) collect(shelf, index, kAll);

@@ -79,7 +79,7 @@ std::uint64_t Pool::trim(bool wait) {
     if (abandoned_) return 0;
     const SlowPathScope scope(call_, context_);
     reclaim_caches();
-    collect_all(wait);
+    collect_all(wait ? Wait::for_card : Wait::no);
     free_segments(true);
     const std::uint64_t released = release_idle(Extents::kAnyTime);
     events_.drop();
@@ -97,7 +97,7 @@ bool Pool::close(Failure& why) {
         }
         const SlowPathScope scope(call_, context_);
         reclaim_caches();
-        collect_all(true);
+        collect_all(Wait::for_card);
         free_segments(true);
         release_idle(Extents::kAnyTime);
         events_.drop();

@@ -123,12 +123,14 @@ class Marks {
     // The driver no longer knows the events.
     void forget() { recorded_.clear(); }
 
-  private:
+    // The legacy stream answers with an error while a stream that it waits for is captured.
     bool is_capturing(CUstream stream) const {
         CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
         return events_.call().cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
                status != CU_STREAM_CAPTURE_STATUS_NONE;
     }
+
+  private:
     void pass_oldest() {
         passed_ = recorded_.front().first;
         events_.give(recorded_.front().second);

@@ -160,7 +160,8 @@ class Pool {
     bool shelve_excess(Cache& cache, ClassIndex full);
     void end_shelf(std::uint32_t number);
     void collect(Shelf& shelf, ClassIndex index, std::size_t most);
-    void collect_all(bool wait);
+    enum class Wait : std::uint8_t { no, for_streams, for_card };
+    void collect_all(Wait wait);
     void reclaim_caches();
     void drop_ended();
 

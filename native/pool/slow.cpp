@@ -45,18 +45,23 @@ BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, 
     if (why.kind != Failure::Kind::out_of_memory) return {};
 
     // Short of memory: what idle threads keep, and memory of other classes and streams.
-    const auto gather = [&](bool wait) {
+    const auto gather = [&](Wait wait) {
         reclaim_caches();
+        // The stream of this request lives, though it may be a raw one.
+        if (cache.shelf != nullptr && cache.stream.capture == 0) {
+            const std::lock_guard shelf_guard(cache.shelf->lock);
+            if (!cache.shelf->ended) cache.shelf->mark_here();
+        }
         collect_all(wait);
         free_segments(true);
         return found(take_idle(cache, index), &Stats::idle_hits) ||
                found(put_together(cache, index, bytes, why), &Stats::remap_hits);
     };
-    if (gather(false)) return block;
+    if (gather(Wait::no)) return block;
     if (may_wait && why.kind == Failure::Kind::out_of_memory) {
         // A block of this class whose work is not done: the stream waits for it, not the host.
         if (found(take_after_gpu_wait(cache, index), &Stats::wait_hits)) return block;
-        if (gather(true)) return block;
+        if (gather(cache.stream.capture == 0 ? Wait::for_card : Wait::for_streams)) return block;
     }
     why.message = explain(bytes, why);
     return {};
@@ -318,7 +323,7 @@ std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wa
         if (bytes <= may_grow()) result = call_.cuMemAlloc_v2(&address, bytes);
         if (result == CUDA_ERROR_OUT_OF_MEMORY) {
             reclaim_caches();
-            collect_all(may_wait);
+            collect_all(may_wait ? Wait::for_card : Wait::no);
             free_segments(true);
             release_idle(Extents::kAnyTime);
             if (bytes <= may_grow()) result = call_.cuMemAlloc_v2(&address, bytes);
