@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from vramkit import Pool
-from vramkit.driver import Device, Driver, Simulator, Stream
+from vramkit.driver import Device, Driver, OutOfMemoryError, Simulator, Stream
 
 from .graphs import INVALIDATED, RELAXED, Graphs
 from .support import MIB, Foreign, eventually, run
@@ -365,3 +365,43 @@ def test_ordinary_use_of_a_graphs_memory_is_reported(
     device.synchronize()
     assert [report.kind for report in sim.reports()] == ["race"]
     pool.free(address)
+
+
+@pytest.mark.sim_only
+def test_memory_of_a_graph_that_was_destroyed_under_way_comes_when_it_is_done(
+    pool: Pool, device: Device, sim: Simulator, graphs: Graphs, streams: list[Stream]
+) -> None:
+    stream, other, _ = streams
+    with graphs.capture(stream) as graph:
+        address = pool.malloc(4 * MIB, Foreign(stream))
+        device.kernels.spin(10**9, stream=stream)
+        device.fill(address, 1, 4 * MIB, stream=stream)
+        pool.free(address)
+    graph.launch(stream)
+    graph.close()
+    pool.step()
+    taken = pool.malloc(4 * MIB, other)
+    assert taken != address
+    pool.free(taken)
+    sim.advance(2.0)
+    assert stream.query()
+    assert all_ended(pool)
+    for address in [pool.malloc(4 * MIB, other) for _ in range(2)]:
+        device.fill(address, 2, 4 * MIB, stream=other)
+        pool.free(address)
+
+
+@pytest.mark.sim_only
+def test_short_of_memory_a_capture_fails_rather_than_break_itself(
+    pool: Pool, device: Device, sim: Simulator, graphs: Graphs, streams: list[Stream]
+) -> None:
+    """Blocks of a raw stream without a mark: only the whole card could be waited for."""
+    stream, other, _ = streams
+    pool.configure(limit=8 * MIB)
+    pool.free(pool.malloc(8 * MIB, Foreign(other)))
+    sim.reset_call_counts()
+    with graphs.capture(stream), pytest.raises(OutOfMemoryError):
+        pool.malloc(4 * MIB, Foreign(stream))
+    assert "cuCtxSynchronize" not in sim.call_counts()
+    pool.free(pool.malloc(4 * MIB, Foreign(stream)))
+    assert sim.call_counts()["cuCtxSynchronize"] == 1
