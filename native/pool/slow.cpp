@@ -273,8 +273,8 @@ bool Pool::preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why) {
     size_t free = 0, total = 0;
     call_.cuMemGetInfo_v2(&free, &total);
     const std::uint64_t ready = is_large(index) ? 0 : slabs_->idle_blocks(index);
-    const std::uint64_t left =
-        std::min<std::uint64_t>(free, may_grow()) + extents_->idle() + slabs_->free_span_bytes();
+    const std::uint64_t spans = is_large(index) ? 0 : slabs_->free_span_bytes();
+    const std::uint64_t left = std::min<std::uint64_t>(free, may_grow()) + extents_->idle() + spans;
     if (count > ready && (count - ready) > left / each) {
         why = Failure::out_of_memory();
         why.message = std::to_string(count) + " blocks: " + explain(bytes, why);
@@ -297,7 +297,9 @@ bool Pool::preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& 
     std::vector<Extent> ready;
     while (ready.size() < count) {
         std::optional<Extent> extent = extents_->take(bytes, bytes + bytes / kExcessPart);
-        if (!extent) {
+        if (!extent && bytes > may_grow()) {
+            why = Failure::out_of_memory();
+        } else if (!extent) {
             extent = extents_->create(bytes, why);
             if (extent) note_growth();
         }

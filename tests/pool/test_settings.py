@@ -123,6 +123,18 @@ def test_limit_is_never_exceeded(device: Device) -> None:
             pool.free(address)
 
 
+def test_preallocation_keeps_to_the_limit(pool: Pool) -> None:
+    pool.configure(limit=16 * MIB)
+    small = pool.malloc(4096)  # free spans of its segment are of no use for what follows
+    large = pool.malloc(6 * MIB)
+    pool.free(large)
+    with pytest.raises(OutOfMemoryError, match="The limit is 16 MiB"):
+        pool.preallocate(4 * MIB, 4)
+    assert pool.stats().peak_reserved <= 16 * MIB
+    pool.preallocate(4 * MIB, 2)
+    pool.free(small)
+
+
 def test_a_limit_below_what_is_held_stops_growth_and_takes_nothing_back(pool: Pool) -> None:
     blocks = [pool.malloc(8 * MIB) for _ in range(2)]
     pool.configure(limit=4 * MIB)
