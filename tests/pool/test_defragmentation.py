@@ -186,9 +186,7 @@ def test_without_enable_defrag_steps_join_nothing_and_defragment_still_does(
     free(pool, kept)
 
 
-def test_old_places_are_unmapped_some_at_a_step(
-    pool: Pool, device: Device, sim: Simulator
-) -> None:
+def test_old_places_are_unmapped_some_at_a_step(pool: Pool, device: Device, sim: Simulator) -> None:
     pool.configure(decay_ms=None, defrag_threshold=0.0)
     kept = scatter(pool, device, 100, 2 * MIB)
     kept.append(pool.malloc(6 * MIB))

@@ -125,7 +125,17 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(
         settings |= {"decay_ms": 1, "defrag_interval_ms": 1}
     done = run(FORK, spec, settings, way)
     words = "this Pool belongs to the parent process: a forked child cannot use it"
-    names = "malloc free stats trim step defragment layout preallocate close".split()
+    names = [
+        "malloc",
+        "free",
+        "stats",
+        "trim",
+        "step",
+        "defragment",
+        "layout",
+        "preallocate",
+        "close",
+    ]
     said = [f"{name} {words}" for name in names]
     assert (done.stderr, done.stdout.splitlines()) == ("", [*said, "the parent went on"])
 
