@@ -103,7 +103,9 @@ StreamRef NativeResource::stream(nb::handle object) const {
             throw nb::value_error(text.c_str());
         }
         if (stream.owned()) return {stream.handle(), stream.id(), true};
+        if (stream.id() == legacy_.id) return legacy_;
     }
+    // Another library's: it may have ended and be another one by now, or be captured.
     StreamRef result{stream_handle(object)};
     const ContextScope scope(*device_);
     check(device_->session().driver(), pool::identify(device_->call(), result), "cuStreamGetId");

@@ -21,9 +21,9 @@ Cache* Pool::cache_of(const StreamRef& stream, Failure& why) {
     return number ? make_cache(*number) : nullptr;
 }
 
-// Where a block goes that is freed on a stream, or without one on that of its allocation. What was
-// handed out inside a capture goes back to it, and what is freed inside one becomes the graph's:
-// the graph may use it whenever it is launched.
+// Where a block goes that is freed on a stream, or without one on that of its allocation. What is
+// freed inside a capture becomes the graph's, which may use it whenever it is launched; and a
+// graph's block that is freed elsewhere stays the graph's, and waits for that use too.
 Cache* Pool::cache_for_free(std::uint32_t owner, const std::optional<StreamRef>& stream,
                             Failure& why) {
     std::uint32_t number = owner;
@@ -33,11 +33,17 @@ Cache* Pool::cache_for_free(std::uint32_t owner, const std::optional<StreamRef>&
             why = Failure::closed();
             return nullptr;
         }
-        const bool graphs = is_capture(owner) && known(owner).shelf != nullptr;
-        if (stream && !graphs) {
+        if (stream) {
             const std::optional<std::uint32_t> given = number_of(*stream, why);
             if (!given) return nullptr;
-            number = *given;
+            Known& before = known(owner);
+            const bool graphs = is_capture(owner) && before.shelf != nullptr &&
+                                before.shelf->stream.capture != stream->capture;
+            if (graphs) {
+                note_use(before, *given);
+            } else {
+                number = *given;
+            }
         }
     }
     if (Cache* const cache = find_cache_by_number(id_, number)) return cache;
@@ -94,9 +100,33 @@ std::optional<std::uint32_t> Pool::number_of(const StreamRef& stream, Failure& w
         }
         graph = GraphLife::of(call_, captured);
     }
-    list.push_back({std::make_shared<Shelf>(events_, number, stream), std::move(graph)});
+    list.push_back({std::make_shared<Shelf>(events_, number, stream), std::move(graph), {}});
     numbers_.emplace(key, number);
     return number;
+}
+
+// A block of the capture was used up to now by another stream, or by another graph.
+void Pool::note_use(Known& capture, std::uint32_t by) {
+    Use use{by};
+    if (!is_capture(by)) {
+        Shelf& shelf = *known(by).shelf;
+        const std::lock_guard guard(shelf.lock);
+        const SlowPathScope scope(call_, context_);
+        use.point = shelf.mark_point_here();
+    }
+    std::erase_if(capture.uses, [&](const Use& each) { return each.stream == by; });
+    capture.uses.push_back(use);
+}
+
+bool Pool::uses_are_over(Known& capture) {
+    std::erase_if(capture.uses, [&](const Use& use) {
+        const Known& by = known(use.stream);
+        if (by.shelf == nullptr) return true;
+        if (is_capture(use.stream)) return by.graph->over();
+        const std::lock_guard guard(by.shelf->lock);
+        return by.shelf->is_past(use.point);
+    });
+    return capture.uses.empty();
 }
 
 // A thread that works with ever new streams keeps caches only of those that live.
@@ -140,6 +170,7 @@ void Pool::retire(Cache* cache) {
     if (!abandoned_) drain(*cache);
     usage_.remove(*cache);
     ended_.add(cache->counters);
+    largest_ = std::max(largest_, cache->largest);
     std::erase_if(caches_, [&](const auto& each) { return each.get() == cache; });
 }
 
@@ -286,10 +317,10 @@ void Pool::collect(Shelf& shelf, ClassIndex index, std::size_t most) {
     for (const BlockRef& block : blocks) give_idle(block);
 }
 
-// Whatever is done, of all shelves. wait: everything, at the price of a wait on the host.
-void Pool::collect_all(bool wait) {
-    bool unmarked = false;
-    release_held(wait);
+// Whatever is done, of all shelves; or everything, at the price of a wait on the host.
+void Pool::collect_all(Wait wait) {
+    bool unmarked = false, captured = false;
+    release_held(wait != Wait::no);
     const auto each_shelf = [&](auto visit) {
         for (Known& each : streams_) {
             if (each.shelf == nullptr) continue;
@@ -299,17 +330,20 @@ void Pool::collect_all(bool wait) {
     };
     each_shelf([&](Shelf& shelf) {
         shelf.mark();
-        wait ? static_cast<void>(shelf.marks.wait()) : shelf.marks.ask();
+        wait == Wait::no ? shelf.marks.ask() : static_cast<void>(shelf.marks.wait());
         unmarked |= shelf.has_unmarked();
     });
     // Blocks of raw streams that nobody spoke of lately: their handles may mean anything by now,
-    // and only the whole card can be waited for.
-    if (wait && unmarked && call_.cuCtxSynchronize() == CUDA_SUCCESS) {
-        each_shelf([](Shelf& shelf) {
-            if (shelf.has_unmarked()) shelf.marks.pass_all();
-        });
-        lending_.pass_all();
-        release_held(false);
+    // and only the whole card can be waited for. That would break every capture of the context.
+    if (wait == Wait::for_card && unmarked) {
+        each_shelf([&](Shelf& shelf) { captured |= shelf.is_captured(); });
+        if (!captured && call_.cuCtxSynchronize() == CUDA_SUCCESS) {
+            each_shelf([](Shelf& shelf) {
+                if (shelf.has_unmarked()) shelf.marks.pass_all();
+            });
+            lending_.pass_all();
+            release_held(false);
+        }
     }
     each_shelf([&](Shelf& shelf) {
         for (ClassIndex index = 0; index < kClasses; ++index) collect(shelf, index, kAll);
@@ -321,7 +355,7 @@ void Pool::collect_all(bool wait) {
 void Pool::drop_ended() {
     for (std::size_t i = 0; i < captures_.size(); ++i) {
         Known& capture = captures_[i];
-        if (capture.shelf == nullptr || !capture.graph->over()) continue;
+        if (capture.shelf == nullptr || !capture.graph->over() || !uses_are_over(capture)) continue;
         end_shelf(static_cast<std::uint32_t>(i) | kCaptureBit);
         const std::lock_guard guard(capture.shelf->lock);
         capture.shelf->marks.pass_all();

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -81,6 +82,9 @@ class Extents {
     // goes only when no place maps it. A piece that cannot be unmapped stays idle. Returns the
     // bytes that have gone.
     std::uint64_t release(std::uint64_t bytes, std::int64_t idle_before);
+    // Idle since any time: threads of a simulated GPU have clocks of their own, and what one of
+    // them gave a moment ago may lie ahead of another one's now.
+    static constexpr std::int64_t kAnyTime = std::numeric_limits<std::int64_t>::max();
 
     std::uint64_t mapped() const { return mappings_.created(); }
     std::uint64_t idle() const { return idle_bytes_; }

@@ -9,6 +9,8 @@
 #include <system_error>
 #include <vector>
 
+#include "pool/threads.h"
+
 namespace vramkit::pool {
 namespace {
 
@@ -26,6 +28,8 @@ Running& running() {
 
 // Registered after the driver was opened, so that it runs before the driver's own end.
 void stop_all_at_exit() {
+    // In a fork the threads are not there, and the lock may be held by one of them.
+    if (fork_count() > 0) return;
     std::vector<Keeper*> keepers;
     {
         const std::lock_guard guard(running().lock);

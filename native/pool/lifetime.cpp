@@ -66,7 +66,7 @@ Pool::~Pool() {
     for (auto& [address, slab] : large_) extents_->destroy(std::move(slab->extent));
     for (Extent& extent : slabs_->take_all_segments()) extents_->destroy(std::move(extent));
     for (const auto& [address, block] : direct_.all()) call_.cuMemFree_v2(address);
-    extents_->release(~std::uint64_t{0}, kAnyTime);
+    extents_->release(~std::uint64_t{0}, Extents::kAnyTime);
     lending_.pass_all();
     streams_.clear();
     captures_.clear();
@@ -81,9 +81,9 @@ std::uint64_t Pool::trim(bool wait) {
     if (abandoned_) return 0;
     const SlowPathScope scope(call_, context_);
     reclaim_caches();
-    collect_all(wait);
+    collect_all(wait ? Wait::for_card : Wait::no);
     free_segments(true);
-    const std::uint64_t released = release_idle(kAnyTime);
+    const std::uint64_t released = release_idle(Extents::kAnyTime);
     events_.drop();
     grew_ = false;  // who gives memory back wants none mapped ahead
     return released;
@@ -100,9 +100,9 @@ bool Pool::close(Failure& why) {
         }
         const SlowPathScope scope(call_, context_);
         reclaim_caches();
-        collect_all(true);
+        collect_all(Wait::for_card);
         free_segments(true);
-        release_idle(kAnyTime);
+        release_idle(Extents::kAnyTime);
         events_.drop();
         closed_.store(true, std::memory_order_release);
         // What the driver refused to take, and what is a graph's, is tried again at the end of the

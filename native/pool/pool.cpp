@@ -93,9 +93,10 @@ void Pool::count_free(Cache& cache, std::uint64_t bytes) {
 }
 
 // Of a stream that is no more, and of another thread's default stream, there is no telling: both
-// go by handles that mean another stream by now.
+// go by handles that mean another stream by now. What goes back to a capture is not free: its graph
+// uses it with every launch.
 void Pool::tell_checker_of_free(const Cache& cache, std::uint64_t address, std::uint64_t bytes) {
-    if (cache.ended) return;
+    if (cache.ended || cache.stream.capture != 0) return;
     if (cache.stream.handle == VRAMKIT_STREAM_PER_THREAD) {
         unsigned long long id = 0;
         if (call_.cuStreamGetId(cache.stream.handle, &id) != CUDA_SUCCESS ||
@@ -122,7 +123,7 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool ma
     if (cache == nullptr) return 0;
     if (bytes > kLargestSeedClass && direct_on_.load(std::memory_order_relaxed) &&
         stream.capture == 0) {
-        return malloc_direct(*cache, bytes, why);
+        return malloc_direct(*cache, bytes, may_wait, why);
     }
     const ClassIndex index = class_map_.load(std::memory_order_relaxed)->of(bytes);
     BlockRef block = take_from_shelf(*cache, index);

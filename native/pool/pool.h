@@ -19,7 +19,6 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -121,11 +120,15 @@ class Pool {
     // Streams are numbered as they come; captures apart, so that a block's number tells.
     static constexpr std::uint32_t kCaptureBit = Block::kMostStreams / 2;
     static bool is_capture(std::uint32_t number) { return (number & kCaptureBit) != 0; }
-    // Later than all clocks: those of a simulated GPU's threads differ.
-    static constexpr std::int64_t kAnyTime = std::numeric_limits<std::int64_t>::max();
+    // A point of another stream, or another capture as a whole.
+    struct Use {
+        std::uint32_t stream = 0;
+        Marks::Number point = 0;
+    };
     struct Known {
         std::shared_ptr<Shelf> shelf;      // null: it has ended, and all its work is done
         std::shared_ptr<GraphLife> graph;  // of a capture
+        std::vector<Use> uses;             // of its blocks, by those who freed them elsewhere
     };
     struct StreamKey {
         std::uint64_t id, capture;
@@ -148,7 +151,7 @@ class Pool {
     bool free_lent(BlockRef block, std::uint64_t bytes, Cache& cache, Failure& why);
     bool order_in_capture(const StreamRef& use, const StreamRef& stream);
     void release_held(bool wait);
-    std::uint64_t malloc_direct(Cache& cache, std::uint64_t bytes, Failure& why);
+    std::uint64_t malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wait, Failure& why);
     bool free_direct(std::uint64_t address, Failure& why);
 
     // caches.cpp: streams, shelves and caches.
@@ -157,6 +160,8 @@ class Pool {
                           Failure& why);
     std::optional<std::uint32_t> number_of(const StreamRef& stream, Failure& why);
     Known& known(std::uint32_t number);
+    void note_use(Known& capture, std::uint32_t by);
+    bool uses_are_over(Known& capture);
     Cache* make_cache(std::uint32_t number);
     void retire(Cache* cache);
     void set_bounds(Cache& cache, std::size_t caches_of_thread);
@@ -166,7 +171,8 @@ class Pool {
     bool shelve_excess(Cache& cache, ClassIndex full);
     void end_shelf(std::uint32_t number);
     void collect(Shelf& shelf, ClassIndex index, std::size_t most);
-    void collect_all(bool wait);
+    enum class Wait : std::uint8_t { no, for_streams, for_card };
+    void collect_all(Wait wait);
     void reclaim_caches();
     void drop_ended();
 

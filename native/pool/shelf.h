@@ -99,6 +99,10 @@ class Shelf {
         return stream.told && !ended && stream.capture == 0 &&
                stream.handle != VRAMKIT_STREAM_PER_THREAD;
     }
+    // As far as it can be asked.
+    bool is_captured() const {
+        return can_mark() && pool::is_captured(marks.call(), stream.handle);
+    }
     // Marks what is unmarked, where that can be done.
     void mark() {
         if (can_mark() && has_unmarked() && marks.record(stream.handle)) ++recorded;
@@ -107,12 +111,23 @@ class Shelf {
     void mark_here() {
         if (names_the_stream_here() && has_unmarked() && marks.record(stream.handle)) ++recorded;
     }
-    // The stream is about to go: the last mark, while it lives.
-    void end() {
-        last_mark = marks.open();
+    // A mark behind all that the stream holds now, on a thread that the stream was just given to.
+    Marks::Number mark_point_here() {
+        const Marks::Number point = marks.open();
         if (stream.capture == 0 && names_the_stream_here() && marks.record(stream.handle)) {
             ++recorded;
         }
+        return point;
+    }
+    // Whether the work before a point is done. Never waits.
+    bool is_past(Marks::Number point) {
+        if (!marks.is_recorded(point) && can_mark() && marks.record(stream.handle)) ++recorded;
+        marks.ask();
+        return marks.has_passed(point);
+    }
+    // The stream is about to go: the last mark, while it lives.
+    void end() {
+        last_mark = mark_point_here();
         ended = true;
     }
 

@@ -48,18 +48,19 @@ BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, 
     if (why.kind != Failure::Kind::out_of_memory) return {};
 
     // Short of memory: what idle threads keep, and memory of other classes and streams.
-    const auto gather = [&](bool wait) {
+    const auto gather = [&](Wait wait) {
         reclaim_caches();
+        mark_while_given(cache);
         collect_all(wait);
         free_segments(true);
         return found(take_idle(cache, index), &Stats::idle_hits) ||
                found(put_together(cache, index, bytes, why), &Stats::remap_hits);
     };
-    if (gather(false)) return block;
+    if (gather(Wait::no)) return block;
     if (may_wait && why.kind == Failure::Kind::out_of_memory) {
         // A block of this class whose work is not done: the stream waits for it, not the host.
         if (found(take_after_gpu_wait(cache, index), &Stats::wait_hits)) return block;
-        if (gather(true)) return block;
+        if (gather(cache.stream.capture == 0 ? Wait::for_card : Wait::for_streams)) return block;
     }
     why.message = explain(bytes, why);
     return {};
@@ -244,7 +245,7 @@ BlockRef Pool::grow(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure
 // they go back to the driver and what is needed is taken anew.
 BlockRef Pool::put_together(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why) {
     const auto anew = [&](std::uint64_t room) {
-        slow_.returned += extents_->release(room, kAnyTime);
+        slow_.returned += extents_->release(room, Extents::kAnyTime);
         return grow(cache, index, bytes, why);
     };
     if (!is_large(index)) {
@@ -298,8 +299,8 @@ bool Pool::preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why) {
     size_t free = 0, total = 0;
     call_.cuMemGetInfo_v2(&free, &total);
     const std::uint64_t ready = is_large(index) ? 0 : slabs_->idle_blocks(index);
-    const std::uint64_t left =
-        std::min<std::uint64_t>(free, may_grow()) + extents_->idle() + slabs_->free_span_bytes();
+    const std::uint64_t spans = is_large(index) ? 0 : slabs_->free_span_bytes();
+    const std::uint64_t left = std::min<std::uint64_t>(free, may_grow()) + extents_->idle() + spans;
     if (count > ready && (count - ready) > left / each) {
         why = Failure::out_of_memory();
         why.message = std::to_string(count) + " blocks: " + explain(bytes, why);
@@ -322,7 +323,9 @@ bool Pool::preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& 
     std::vector<Extent> ready;
     while (ready.size() < count) {
         std::optional<Extent> extent = extents_->take(bytes, bytes + bytes / kExcessPart);
-        if (!extent) {
+        if (!extent && bytes > may_grow()) {
+            why = Failure::out_of_memory();
+        } else if (!extent) {
             extent = extents_->create(bytes, why);
             if (extent) note_growth();
         }
@@ -335,7 +338,7 @@ bool Pool::preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& 
 }
 
 // Straight from the driver.
-std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, Failure& why) {
+std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wait, Failure& why) {
     const SlowPathScope scope(call_, context_);
     CUdeviceptr address = 0;
     {
@@ -348,9 +351,9 @@ std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, Failure& wh
         if (bytes <= may_grow()) result = call_.cuMemAlloc_v2(&address, bytes);
         if (result == CUDA_ERROR_OUT_OF_MEMORY) {
             reclaim_caches();
-            collect_all(false);
+            collect_all(may_wait ? Wait::for_card : Wait::no);
             free_segments(true);
-            release_idle(kAnyTime);
+            release_idle(Extents::kAnyTime);
             if (bytes <= may_grow()) result = call_.cuMemAlloc_v2(&address, bytes);
         }
         if (result != CUDA_SUCCESS) {

@@ -147,7 +147,7 @@ std::uint64_t Pool::defragment(Failure& why) {
     }
     const SlowPathScope scope(call_, context_);
     reclaim_caches();
-    collect_all(false);
+    collect_all(Wait::no);
     free_segments(true);
     const std::uint64_t moved = extents_->join(extents_->idle(), why);
     slow_.moved += moved;

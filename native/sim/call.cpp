@@ -104,7 +104,7 @@ Call::~Call() {
     }
     // After a reset nobody is told of the objects that went with the former machine.
     const DueCallbacks due =
-        all.machine == machine_ ? machine_->user_objects.take_due() : DueCallbacks{};
+        all.machine == machine_ ? machine_->take_due_callbacks() : DueCallbacks{};
     if (!wall) {
         lock_.unlock();
         run_callbacks(due);

@@ -44,6 +44,8 @@ struct GraphExecutable {
     // Launches of one executable follow each other, on whatever streams they are.
     std::shared_ptr<Milestone> last;
     Clock clock;
+
+    ~GraphExecutable() { objects.learn(clock); }
 };
 
 struct Capture {

@@ -95,6 +95,8 @@ class Checker {
     // Sub-allocation, told by a pool.
     void block_allocated(Actor& actor, const Range& range, const Site& site);
     void block_freed(Actor& actor, const Range& range, const Site& site);
+    // Given to a graph that is being captured: free no more.
+    void block_captured(const Range& range) { cut_freed(range); }
 
     // Stream-ordered memory: the driver itself orders what it hands out after what it took back, so
     // nothing of the former use is kept but that the bytes are free.

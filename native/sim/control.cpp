@@ -69,15 +69,20 @@ void block(CallId id, void* site, std::uint64_t address, std::size_t bytes, void
     if (call.refused() != CUDA_SUCCESS || !call.machine().settings.checker) return;
     std::shared_ptr<Stream> found;
     std::vector<Piece> pieces;
-    // What a capturing stream is given is used when the graph runs, and judged then.
     if (call.find(static_cast<CUstream>(stream), found, Purpose::ask) != CUDA_SUCCESS ||
-        found->capture != nullptr || !call.machine().space().resolve(address, bytes, pieces))
+        !call.machine().space().resolve(address, bytes, pieces)) {
         return;
-    call.machine().order_for_checker(*found);
+    }
+    // What a capturing stream is given is used when the graph runs, and judged then.
+    const bool captured = found->capture != nullptr;
+    if (captured && id == CallId::simBlockFree) return;
+    if (!captured) call.machine().order_for_checker(*found);
     for (const Piece& piece : pieces) {
         const Range range{piece.physical, piece.physical + piece.bytes,
                           piece.address - piece.physical};
-        if (id == CallId::simBlockAlloc) {
+        if (captured) {
+            call.machine().checker.block_captured(range);
+        } else if (id == CallId::simBlockAlloc) {
             call.machine().checker.block_allocated(found->actor, range, call.site());
         } else {
             call.machine().checker.block_freed(found->actor, range, call.site());

@@ -353,6 +353,14 @@ void Machine::block_freed(Stream& stream, std::uint64_t address, std::uint64_t b
                [&](const Range& range) { checker.pool_block_freed(stream.actor, range, site); });
 }
 
+DueCallbacks Machine::take_due_callbacks() {
+    DueCallbacks due = user_objects.take_due();
+    if (settings.checker) {
+        for (const DestroyCallback& each : due) checker.host_waited(each.over);
+    }
+    return due;
+}
+
 void Machine::pool_block_freed_by_host(std::uint64_t address, std::uint64_t bytes,
                                        const Site& site) {
     each_piece(address, bytes,

@@ -175,6 +175,9 @@ class Machine final : public Effects {
     void pool_block_allocated(Stream& stream, std::uint64_t address, std::uint64_t bytes,
                               const Site& site);
     void block_freed(Stream& stream, std::uint64_t address, std::uint64_t bytes, const Site& site);
+    // Of user objects that are gone; with them the host knows of the end of the launches that kept
+    // them.
+    DueCallbacks take_due_callbacks();
     void pool_block_freed_by_host(std::uint64_t address, std::uint64_t bytes, const Site& site);
     void forget_range(std::uint64_t address, std::uint64_t bytes);
     // Device memory of a range goes away.

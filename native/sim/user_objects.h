@@ -12,12 +12,15 @@
 #include <vector>
 
 #include "driver/cuda_abi.h"
+#include "sim/clock.h"
 
 namespace vramkit::sim {
 
 struct DestroyCallback {
     CUhostFn function = nullptr;
     void* data = nullptr;
+    Clock
+        over;  // launches of graphs that held the object: whoever is called back knows of their end
 };
 
 // Callbacks of objects that have gone, in that order, for whoever lets go of the lock next.
@@ -32,6 +35,8 @@ class UserObject {
     UserObject(const UserObject&) = delete;
     UserObject& operator=(const UserObject&) = delete;
 
+    void learn(const Clock& over) { callback_.over.join(over); }
+
   private:
     DestroyCallback callback_;
     std::shared_ptr<DueCallbacks> due_;
@@ -45,6 +50,10 @@ class ObjectReferences {
     // False, and nothing is changed: the owner has not got so many.
     bool drop(CUuserObject object, std::uint64_t count);
     void clear() { owned_.clear(); }
+    // The owner goes, and this work of it is over.
+    void learn(const Clock& over) const {
+        for (const auto& [handle, owned] : owned_) owned.object->learn(over);
+    }
 
   private:
     struct Owned {

@@ -42,7 +42,7 @@ def test_numbers_that_are_no_pointers(pool: Pool, address: int) -> None:
 
 
 def test_pointers_of_others(pool: Pool, device: Device) -> None:
-    with device.alloc(4096) as memory, Pool(device=device) as other:
+    with device.alloc(4096) as memory, Pool(device=device, background=False) as other:
         address = other.malloc(4096)
         for foreign in (memory.address, address):
             with pytest.raises(ValueError, match="not of this pool"):
@@ -154,7 +154,7 @@ def test_use_after_close(pool: Pool) -> None:
 
 @pytest.mark.sim_only
 def test_use_after_a_reset_of_the_simulated_gpu(driver: Driver, device: Device) -> None:
-    pool = Pool(device=device)
+    pool = Pool(device=device, background=False)
     stream = device.stream()
     address = pool.malloc(4096, stream)
     buffer = pool.allocate(4096, stream=stream)
@@ -177,7 +177,7 @@ def test_use_after_a_reset_of_the_simulated_gpu(driver: Driver, device: Device) 
     buffer.close()
     pool.close()
     # A new stream may have the old one's number and handle; the old pool must not touch it.
-    with Pool(device=device) as fresh, device.stream() as again:
+    with Pool(device=device, background=False) as fresh, device.stream() as again:
         fresh.free(fresh.malloc(4096, again))
         driver.sim.reset_call_counts()
         again.close()

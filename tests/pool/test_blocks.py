@@ -124,7 +124,7 @@ def test_try_malloc_does_not_wait_for_work(pool: Pool, device: Device) -> None:
 def test_preallocated_blocks_need_no_growth(pool: Pool) -> None:
     pool.preallocate(4096, 600)
     grown = pool.stats().device_growths
-    assert pool.stats().waiting >= 600 * 4096
+    assert pool.stats().idle >= 600 * 4096
     blocks = [pool.malloc(4096) for _ in range(600)]
     assert pool.stats().device_growths == grown
     for address in blocks:
@@ -215,7 +215,7 @@ def test_what_no_card_could_hold_costs_the_others_nothing(pool: Pool) -> None:
 
 
 def test_close_needs_an_empty_pool_and_gives_everything_back(device: Device) -> None:
-    pool = Pool(device=device)
+    pool = Pool(device=device, background=False)
     address = pool.malloc(1000)
     with pytest.raises(ValueError, match="1000 bytes are still in use"):
         pool.close()
@@ -227,17 +227,17 @@ def test_close_needs_an_empty_pool_and_gives_everything_back(device: Device) -> 
 
 
 def test_as_a_context_manager(device: Device) -> None:
-    with Pool(device=device) as pool:
+    with Pool(device=device, background=False) as pool:
         pool.free(pool.malloc(4096))
     assert pool.closed
-    with pytest.raises(KeyError), Pool(device=device) as pool:
+    with pytest.raises(KeyError), Pool(device=device, background=False) as pool:
         pool.malloc(4096)
         raise KeyError  # not hidden by the block that is still in use
     del pool
 
 
 def test_a_dropped_pool_takes_its_blocks_with_it(device: Device) -> None:
-    pool = Pool(device=device)
+    pool = Pool(device=device, background=False)
     stream = device.stream()
     device.fill(pool.malloc(4 * MIB, stream), 1, 4 * MIB, stream=stream)
     pool.free(pool.malloc(2 * MIB, stream))

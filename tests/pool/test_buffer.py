@@ -52,7 +52,7 @@ def test_a_buffer_in_a_cycle_is_freed_by_the_collector(pool: Pool) -> None:
 def test_a_buffer_keeps_its_pool_and_its_stream_alive(device: Device) -> None:
     stream = device.stream()
     alive = weakref.ref(stream)
-    buffer = Pool(device=device).allocate(2 * MIB, stream=stream)
+    buffer = Pool(device=device, background=False).allocate(2 * MIB, stream=stream)
     del stream
     gc.collect()
     assert alive() is not None

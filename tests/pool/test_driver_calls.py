@@ -5,32 +5,25 @@ from __future__ import annotations
 import pytest
 
 from vramkit import Pool
-from vramkit.driver import Device, Driver, Simulator, Stream
+from vramkit.driver import Device, Simulator, Stream
 from vramkit.pool import Buffer
+
+from .support import MIB, Foreign, calls, eventually, run
 
 pytestmark = pytest.mark.sim_only
 
-MIB = 1 << 20
 GROWTH = {"cuMemCreate": 1, "cuMemMap": 1, "cuMemSetAccess": 1}
-# Entering and leaving a slow path: the context, and a capture mode in which nothing breaks.
-SCOPE = {"cuCtxGetCurrent", "cuCtxSetCurrent", "cuThreadExchangeStreamCaptureMode"}
+# A stream that is being captured gets no mark: asked before, and after for one that began between.
+MARK = {"cuStreamIsCapturing": 2, "cuEventRecord": 1}
+FIRST_MARK = {**MARK, "cuEventCreate": 1}
+RAW = {"cuStreamGetId": 1, "cuStreamIsCapturing": 1}
 
 
-@pytest.fixture
-def sim(driver: Driver) -> Simulator:
-    assert driver.sim is not None
-    return driver.sim
+def times(count: int, counts: dict[str, int]) -> dict[str, int]:
+    return {call: count * each for call, each in counts.items()}
 
 
-def calls(sim: Simulator) -> dict[str, int]:
-    """Calls since the last look, without scopes and what the pool tells the checker."""
-    counts = sim.call_counts()
-    sim.reset_call_counts()
-    return {
-        call: count
-        for call, count in counts.items()
-        if count and call not in SCOPE and not call.startswith("simBlock")
-    }
+# From the cache
 
 
 def test_a_pair_from_the_cache_makes_none_at_all(
@@ -41,84 +34,152 @@ def test_a_pair_from_the_cache_makes_none_at_all(
         sim.reset_call_counts()
         for _ in range(100):
             pool.free(pool.malloc(4000, stream))
+            pool.free(pool.malloc(4000, stream), 4000, stream)
             Buffer(pool, 4096, stream).close()
         counts = sim.call_counts()
         assert {call for call, count in counts.items() if count} == {
             "simBlockAlloc",
             "simBlockFree",
         }
-        for _ in range(10):  # the legacy stream needs no question either
-            pool.free(pool.malloc(4096))
-        calls(sim)
-        pool.free(pool.malloc(4096))
-        assert calls(sim) == {}
 
 
-def test_a_raw_handle_costs_one_question(pool: Pool, device: Device, sim: Simulator) -> None:
-    class Foreign:
-        def __cuda_stream__(self) -> tuple[int, int]:
-            return stream.__cuda_stream__()
+@pytest.mark.parametrize("size", [4096, MIB, 3 * MIB, 20 * MIB])
+def test_the_legacy_stream_needs_no_question_either(pool: Pool, sim: Simulator, size: int) -> None:
+    pool.free(pool.malloc(size))
+    calls(sim)
+    for _ in range(10):
+        pool.free(pool.malloc(size))
+    assert calls(sim) == {}
 
+
+def test_a_raw_handle_costs_two_questions(pool: Pool, device: Device, sim: Simulator) -> None:
     with device.stream() as stream:
-        foreign = Foreign()
-        pool.free(pool.malloc(4096, foreign))
-        calls(sim)
-        pool.free(pool.malloc(4096, foreign))
-        assert calls(sim) == {"cuStreamGetId": 1}
-
-
-def test_growth_is_three_calls(pool: Pool, device: Device, sim: Simulator) -> None:
-    with device.stream() as stream:
-        pool.free(pool.malloc(256, stream))  # the stream is known
-        calls(sim)
-        for size in (4096, 300_000, 2 * MIB, 100 * MIB):
-            address = pool.malloc(size, stream)
-            assert calls(sim) == GROWTH, size
-            pool.free(address)
+        for foreign in (Foreign(stream), Stream.from_handle(device, stream.handle)):
+            pool.free(pool.malloc(4096, foreign))
             calls(sim)
+            for _ in range(10):
+                pool.free(pool.malloc(4096, foreign))  # freed without a stream: none to ask after
+            assert calls(sim) == times(10, RAW)
+            pool.free(pool.malloc(4096, foreign), stream=foreign)
+            assert calls(sim) == times(2, RAW)
 
 
 def test_a_new_stream_is_looked_at_once(pool: Pool, device: Device, sim: Simulator) -> None:
     pool.free(pool.malloc(4096))
     with device.stream() as stream:
         calls(sim)
-        address = pool.malloc(4096, stream)  # fresh blocks of the same class are there
+        pool.free(pool.malloc(4096, stream))  # idle blocks of the class are there
         assert calls(sim) == {"cuStreamGetCtx": 1}
-        pool.free(address)
 
 
-@pytest.mark.parametrize(
-    ("foreign", "expected"), [(False, {}), (True, {"cuEventCreate": 1, "cuEventRecord": 1})]
-)
+# From memory that is mapped
+
+
+def test_the_way_back_from_the_shelf_is_free_on_the_same_stream(
+    pool: Pool, device: Device, sim: Simulator
+) -> None:
+    pool.configure(thread_cache_max_blocks=0)
+    with device.stream() as stream:
+        for size in (4096, 2 * MIB, 100 * MIB):
+            address = pool.malloc(size, stream)
+            pool.free(address)
+            calls(sim)
+            assert pool.malloc(size, stream) == address
+            assert calls(sim) == {}, size
+            pool.free(address)
+    assert pool.stats().shelf_hits == 3
+
+
+def test_a_refill_from_the_shelf_serves_a_batch(pool: Pool, device: Device, sim: Simulator) -> None:
+    pool.configure(thread_cache_max_blocks=32, batch_alloc_count=8)
+    with device.stream() as stream:
+        blocks = [pool.malloc(4096, stream) for _ in range(64)]
+        run(lambda: [pool.free(address) for address in blocks])
+        assert eventually(lambda: pool.stats().waiting == 64 * 4096)  # what the thread kept too
+        pool.reset_stats()
+        calls(sim)
+        blocks = [pool.malloc(4096, stream) for _ in range(64)]
+        assert calls(sim) == {}
+        stats = pool.stats()
+        assert (stats.shelf_hits, stats.cache_hits) == (8, 56)
+        for address in blocks:
+            pool.free(address)
+
+
+def test_a_slab_is_carved_out_of_a_mapped_segment_for_nothing(
+    pool: Pool, device: Device, sim: Simulator
+) -> None:
+    with device.stream() as stream:
+        pool.free(pool.malloc(256, stream))  # a segment of 2 MiB, of which this took 64 KiB
+        calls(sim)
+        for size in (1000, 4096, 20_000, 40_000):
+            pool.free(pool.malloc(size, stream))
+            assert calls(sim) == {}, size
+        stats = pool.stats()
+        assert (stats.segments, stats.slabs, stats.device_growths) == (1, 5, 1)
+
+
+def test_preallocated_blocks_cost_nothing_later(pool: Pool, device: Device, sim: Simulator) -> None:
+    with device.stream() as stream:
+        pool.free(pool.malloc(256, stream))
+        pool.preallocate(40 * MIB, 2)
+        pool.preallocate(MIB, 3)
+        calls(sim)
+        blocks = [pool.malloc(size, stream) for size in (40 * MIB, 40 * MIB, MIB, MIB, MIB)]
+        assert calls(sim) == {}
+        for address in blocks:
+            pool.free(address)
+
+
+# New memory
+
+
+def test_growth_is_three_calls(pool: Pool, device: Device, sim: Simulator) -> None:
+    with device.stream() as stream:
+        blocks = [pool.malloc(MIB, stream), pool.malloc(MIB, stream)]  # a segment, filled
+        for size in (4096, 2 * MIB, 3 * MIB, 100 * MIB, 1 << 30):
+            calls(sim)
+            blocks.append(pool.malloc(size, stream))
+            assert calls(sim) == GROWTH, size
+        for address in blocks:
+            pool.free(address)
+
+
+def test_few_segments_serve_many_small_blocks(pool: Pool, device: Device, sim: Simulator) -> None:
+    with device.stream() as stream:
+        pool.free(pool.malloc(256, stream))
+        calls(sim)
+        blocks = [pool.malloc(65_536, stream) for _ in range(4096)]  # 256 MiB
+        stats = pool.stats()
+        assert calls(sim) == times(stats.device_growths - 1, GROWTH)
+        assert stats.segments == stats.device_growths <= 24
+        assert stats.reserved <= 256 * MIB + 32 * MIB
+        for address in blocks:
+            pool.free(address)
+
+
+# Between streams
+
+
+@pytest.mark.parametrize("raw", [False, True])
 def test_a_spill_records_one_event_where_the_stream_may_vanish_unseen(
-    pool: Pool, device: Device, sim: Simulator, foreign: bool, expected: dict[str, int]
+    pool: Pool, device: Device, sim: Simulator, raw: bool
 ) -> None:
     pool.configure(thread_cache_max_blocks=8)
     with device.stream() as owner:
-        stream = Stream.from_handle(device, owner.handle) if foreign else owner
+        stream = Foreign(owner) if raw else owner
         blocks = [pool.malloc(4096, stream) for _ in range(9)]
         while pool.stats().cached < 8 * 4096:
             pool.free(blocks.pop())
         calls(sim)
         pool.free(blocks.pop())
-        assert calls(sim) == expected
+        assert calls(sim) == (FIRST_MARK if raw else {})
+        assert pool.stats().marks == raw
         for address in blocks:
             pool.free(address)
 
 
-def test_the_way_back_from_the_shared_level_is_free_on_the_same_stream(
-    pool: Pool, device: Device, sim: Simulator
-) -> None:
-    pool.configure(thread_cache_max_blocks=0)
-    with device.stream() as stream:
-        pool.free(pool.malloc(2 * MIB, stream))
-        calls(sim)
-        address = pool.malloc(2 * MIB, stream)
-        assert calls(sim) == {}
-        pool.free(address)
-
-
-def test_another_stream_needs_the_mark_and_asks_whether_it_has_passed(
+def test_another_streams_block_costs_its_mark_and_one_question(
     pool: Pool, device: Device, sim: Simulator
 ) -> None:
     pool.configure(thread_cache_max_blocks=0)
@@ -129,18 +190,94 @@ def test_another_stream_needs_the_mark_and_asks_whether_it_has_passed(
         device.synchronize()
         calls(sim)
         assert pool.malloc(2 * MIB, other) == address
-        assert calls(sim) == {"cuEventCreate": 1, "cuEventRecord": 1, "cuEventQuery": 1}
+        assert calls(sim) == {**FIRST_MARK, "cuEventQuery": 1}
+        assert (pool.stats().other_hits, pool.stats().marks) == (1, 1)
         pool.free(address)
 
 
-def test_a_chunk_goes_back_by_two_calls(pool: Pool, device: Device, sim: Simulator) -> None:
+def test_another_streams_block_under_way_costs_one_question_and_a_growth(
+    pool: Pool, device: Device, sim: Simulator
+) -> None:
+    pool.configure(thread_cache_max_blocks=0)
+    with device.stream() as busy, device.stream() as other:
+        pool.free(pool.malloc(256, other))
+        blocks = [pool.malloc(2 * MIB, busy) for _ in range(10)]
+        device.kernels.spin(10**9, stream=busy)
+        for address in blocks:
+            pool.free(address)
+        calls(sim)
+        address = pool.malloc(2 * MIB, other)
+        assert calls(sim) == {**FIRST_MARK, "cuEventQuery": 1, **GROWTH}
+        assert address not in blocks
+        pool.free(address)
+
+
+def test_short_of_memory_the_stream_waits_by_one_call(
+    pool: Pool, device: Device, sim: Simulator
+) -> None:
+    pool.configure(limit=4 * MIB, thread_cache_max_blocks=0)
+    with device.stream() as busy, device.stream() as other:
+        small = pool.malloc(256, other)
+        address = pool.malloc(2 * MIB, busy)
+        device.kernels.spin(10**9, stream=busy)
+        pool.free(address)
+        calls(sim)
+        assert pool.malloc(2 * MIB, other) == address
+        made = calls(sim)
+        questions = made.pop("cuEventQuery")  # before it gives up on what is done already
+        assert questions >= 1
+        assert made == {**FIRST_MARK, "cuStreamWaitEvent": 1}
+        assert pool.stats().wait_hits == 1
+        pool.free(address)
+        pool.free(small)
+
+
+# Remapping, and back to the driver
+
+
+def test_idle_pieces_are_put_together_by_a_map_each_and_one_set_access(
+    pool: Pool, device: Device, sim: Simulator
+) -> None:
+    pool.configure(limit=32 * MIB, thread_cache_max_blocks=0)
+    with device.stream() as stream:
+        blocks = [pool.malloc(4 * MIB, stream) for _ in range(8)]
+        for address in blocks[::2]:  # no two are neighbours
+            pool.free(address)
+        device.synchronize()
+        calls(sim)
+        large = pool.malloc(16 * MIB, stream)
+        made = calls(sim)
+        assert (made["cuMemMap"], made["cuMemSetAccess"]) == (4, 1)
+        assert not made.keys() & {"cuMemCreate", "cuMemUnmap", "cuMemRelease"}
+        stats = pool.stats()
+        assert (stats.remap_hits, stats.moved, stats.reserved) == (1, 16 * MIB, 32 * MIB)
+        pool.step()  # the old places go later
+        assert calls(sim)["cuMemUnmap"] == 4
+        for address in [large, *blocks[1::2]]:
+            pool.free(address)
+
+
+def test_neighbours_need_no_remapping(pool: Pool, device: Device, sim: Simulator) -> None:
+    pool.configure(limit=16 * MIB, thread_cache_max_blocks=0)
+    with device.stream() as stream:
+        blocks = [pool.malloc(4 * MIB, stream) for _ in range(4)]
+        for address in blocks:
+            pool.free(address)
+        device.synchronize()
+        calls(sim)
+        large = pool.malloc(16 * MIB, stream)
+        assert not calls(sim).keys() & {"cuMemMap", "cuMemSetAccess", "cuMemCreate"}
+        assert (pool.stats().idle_hits, pool.stats().moved) == (1, 0)
+        pool.free(large)
+
+
+def test_memory_goes_back_by_two_calls(pool: Pool, device: Device, sim: Simulator) -> None:
     with device.stream() as stream:
         pool.free(pool.malloc(8 * MIB, stream))
         calls(sim)
         assert pool.release_all() == 8 * MIB
         assert calls(sim) == {
-            "cuEventCreate": 1,
-            "cuEventRecord": 1,
+            **FIRST_MARK,
             "cuEventSynchronize": 1,
             "cuEventDestroy_v2": 1,
             "cuMemUnmap": 1,

@@ -21,8 +21,10 @@ from hypothesis.stateful import (
 from vramkit import Pool
 from vramkit.driver import Device, Driver, OutOfMemoryError, Stream
 
-MIB = 1 << 20
-LIMIT = 48 * MIB
+from .graphs import RELAXED, Graph, Graphs
+from .support import MIB, Foreign, eventually
+
+LIMITS = [8 * MIB, 20 * MIB, 48 * MIB, None]
 SIZES = st.one_of(
     st.integers(1, 5000),
     st.sampled_from([256, 257, 2048, 65_536, 100_000, MIB, MIB + 1]),
@@ -48,22 +50,32 @@ class PoolMachine(RuleBasedStateMachine):
         super().__init__()
         self.live: list[Block] = []
         self.allocations = 0
+        # What a graph may use, as long as it lives: nobody else gets it.
+        self.graphs: list[tuple[Graph, set[tuple[int, int]]]] = []
 
-    @initialize()
-    def open(self) -> None:
+    @initialize(limit=st.sampled_from(LIMITS))
+    def open(self, limit: int | None) -> None:
         assert self.driver.sim is not None
         self.sim = self.driver.sim
         self.sim.reset(capacity="256MiB", data=False)
         self.device: Device = self.driver.device()
-        self.pool = Pool(device=self.device, limit=LIMIT, batch_alloc_count=4)
+        self.most = limit
+        self.pool = Pool(device=self.device, background=False, limit=limit, batch_alloc_count=4)
+        self.captures = Graphs(self.driver)
         self.streams: list[Stream] = [self.device.stream() for _ in range(3)]
 
     # Blocks
 
+    def overlaps_nothing(self, address: int, size: int) -> None:
+        taken = {(block.address, block.size) for block in self.live}
+        for _, blocks in self.graphs:
+            taken |= blocks
+        for start, length in taken:
+            assert address + size <= start or start + length <= address
+
     def take(self, address: int, size: int, which: int) -> Block:
         assert address % 256 == 0
-        for other in self.live:
-            assert address + size <= other.address or other.address + other.size <= address
+        self.overlaps_nothing(address, size)
         self.device.fill(address, 1, size, stream=self.streams[which])
         block = Block(address, size, which)
         self.live.append(block)
@@ -123,9 +135,45 @@ class PoolMachine(RuleBasedStateMachine):
     def occupy(self, which: int, milliseconds: int) -> None:
         self.device.kernels.spin(milliseconds * 1_000_000, stream=self.streams[which])
 
-    @rule(seconds=st.sampled_from([0.0001, 0.1, 5.0]))
-    def advance(self, seconds: float) -> None:
+    @rule(seconds=st.sampled_from([0.0001, 0.1, 5.0, 30.0]), steps=st.integers(0, 3))
+    def advance(self, seconds: float, steps: int) -> None:
+        """Time passes, and perhaps the pool does something with it."""
         self.sim.advance(seconds)
+        for _ in range(steps):
+            self.pool.step()
+
+    # Graphs
+
+    @rule(which=STREAMS, sizes=st.lists(SIZES, min_size=1, max_size=4), again=st.booleans())
+    def capture(self, which: int, sizes: list[int], again: bool) -> None:
+        """Blocks of a capture, freed in it, and perhaps asked for a second time."""
+        stream = self.streams[which]
+        blocks: set[tuple[int, int]] = set()
+        with self.captures.capture(stream, RELAXED) as graph:
+            for size in sizes * (1 + again):
+                try:
+                    address = self.pool.malloc(size, Foreign(stream))
+                except OutOfMemoryError:
+                    continue
+                self.overlaps_nothing(address, size)
+                self.device.fill(address, 3, size, stream=stream)
+                self.pool.free(address)
+                self.allocations += 1
+                blocks.add((address, size))
+        self.graphs.append((graph, blocks))
+
+    @precondition(lambda self: self.graphs)
+    @rule(which=STREAMS, chosen=st.integers(0, 20))
+    def launch(self, which: int, chosen: int) -> None:
+        graph, _ = self.graphs[chosen % len(self.graphs)]
+        graph.launch(self.streams[which])
+
+    @precondition(lambda self: self.graphs)
+    @rule(chosen=st.integers(0, 20))
+    def destroy(self, chosen: int) -> None:
+        """With a launch under way, perhaps."""
+        graph, _ = self.graphs.pop(chosen % len(self.graphs))
+        graph.close()
 
     # The pool as a whole
 
@@ -135,7 +183,18 @@ class PoolMachine(RuleBasedStateMachine):
             self.pool.preallocate(size, count)
         except OutOfMemoryError:
             return
-        assert self.pool.stats().waiting >= size * count
+        stats = self.pool.stats()
+        assert stats.idle >= size * count
+
+    @rule()
+    def defragment(self) -> None:
+        before = self.pool.stats()
+        moved = self.pool.defragment()
+        after = self.pool.stats()
+        assert after.reserved == before.reserved
+        assert after.moved - before.moved == moved
+        idle = [each for each in self.pool.layout()["extents"] if each["use"] == "idle"]
+        assert len(idle) <= 1
 
     @rule()
     def trim(self) -> None:
@@ -149,7 +208,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.allocations = 0
         stats = self.pool.stats()
         assert stats.cached == 0
-        if not self.live:
+        if not self.live and not stats.captures:
             assert stats.reserved == 0
 
     @rule(
@@ -158,9 +217,18 @@ class PoolMachine(RuleBasedStateMachine):
         batch=st.sampled_from([1, 4, 16]),
         cache_bytes=st.sampled_from([0, MIB, 32 * MIB]),
         classes=st.sampled_from(["fine", "seed"]),
+        decay_ms=st.sampled_from([None, 1, 10_000]),
+        threshold=st.sampled_from([0.0, 0.3]),
     )
     def configure(
-        self, cached: int, shared: int, batch: int, cache_bytes: int, classes: str
+        self,
+        cached: int,
+        shared: int,
+        batch: int,
+        cache_bytes: int,
+        classes: str,
+        decay_ms: int | None,
+        threshold: float,
     ) -> None:
         self.pool.configure(
             thread_cache_max_blocks=cached,
@@ -168,6 +236,8 @@ class PoolMachine(RuleBasedStateMachine):
             batch_alloc_count=batch,
             cache_bytes=cache_bytes,
             size_classes=classes,
+            decay_ms=decay_ms,
+            defrag_threshold=threshold,
         )
 
     @rule(which=STREAMS)
@@ -187,8 +257,10 @@ class PoolMachine(RuleBasedStateMachine):
         stats = self.pool.stats()
         live = sum(block.size for block in self.live)
         assert stats.current_usage == live
-        assert live <= stats.reserved <= LIMIT
-        assert stats.cached + stats.waiting + live <= stats.reserved
+        assert live <= stats.reserved <= stats.peak_reserved
+        assert self.most is None or stats.peak_reserved <= self.most
+        assert stats.cached + stats.waiting + stats.idle + live <= stats.reserved
+        assert stats.fragmentation_bytes <= stats.cached + stats.waiting + stats.idle
         assert stats.allocation_count == self.allocations == stats.cache_hits + stats.cache_misses
         assert not self.sim.reports()
 
@@ -197,6 +269,9 @@ class PoolMachine(RuleBasedStateMachine):
             return
         for block in self.live:
             self.pool.free(block.address)
+        self.device.synchronize()
+        self.captures.close()
+        assert eventually(lambda: not self.pool.step() and self.pool.stats().captures == 0)
         self.pool.release_all()
         assert self.pool.stats().reserved == 0
         assert not self.sim.reports()

@@ -9,7 +9,7 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device, Driver
 
-MIB = 1 << 20
+from .support import MIB, Foreign
 
 
 def use(device: Device, address: int, nbytes: int, stream: object) -> None:
@@ -164,3 +164,19 @@ def test_free_from_another_thread(pool: Pool, device: Device) -> None:
         assert (stats.current_usage, stats.free_count) == (0, 1)
         with pytest.raises(ValueError, match="freed twice"):
             pool.free(address)
+
+
+@pytest.mark.sim_only
+def test_short_of_memory_a_raw_stream_is_waited_for_and_not_the_card(
+    pool: Pool, driver: Driver, device: Device
+) -> None:
+    assert driver.sim is not None
+    pool.configure(limit=4 * MIB)
+    with device.stream() as owner, device.stream() as busy:
+        device.kernels.spin(10**9, stream=busy)
+        stream = Foreign(owner)
+        pool.free(pool.malloc(4 * MIB, stream))
+        before = driver.sim.now()
+        pool.free(pool.malloc(MIB, stream))
+        assert driver.sim.now() - before < 0.1
+        assert "cuCtxSynchronize" not in driver.sim.call_counts()

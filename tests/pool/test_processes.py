@@ -8,19 +8,28 @@ import sys
 import pytest
 
 OPEN = """
-import gc, os, sys, vramkit
+import gc, os, pathlib, sys, warnings, vramkit
 driver = vramkit.driver.open(sys.argv[1])
 device = driver.device()
 stream = device.stream()
-pool = vramkit.Pool(device=device)
+pool = vramkit.Pool(device=device, **eval(sys.argv[2]))
+
+def wait_for_the_thread():
+    while pool.config.background and "vramkit-pool" not in thread_names(): pass
+
+def thread_names():
+    tasks = pathlib.Path("/proc/self/task").iterdir()
+    return [(task / "comm").read_text().strip() for task in tasks]
 """
 
 FORK = """
 address = pool.malloc(4096, stream)
 buffer = pool.allocate(4096, stream=stream)
 pool.free(pool.malloc(8 << 20, stream))
+wait_for_the_thread()
 pool.configure(thread_cache_max_blocks=0)
 pool.free(pool.malloc(9 << 20, stream))  # with a mark
+warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads is what is tested
 child = os.fork()
 if child == 0:
     for name, call in {
@@ -28,6 +37,9 @@ if child == 0:
         "free": lambda: pool.free(address),
         "stats": pool.stats,
         "trim": pool.trim,
+        "step": pool.step,
+        "defragment": pool.defragment,
+        "layout": pool.layout,
         "preallocate": lambda: pool.preallocate(4096, 1),
         "close": pool.close,
     }.items():
@@ -35,10 +47,13 @@ if child == 0:
             call()
         except vramkit.driver.ClosedError as error:
             print(name, error)
-    buffer.close()
-    del buffer, pool
-    gc.collect()
+    if sys.argv[3] == "drops":
+        buffer.close()
+        del buffer, pool
+        gc.collect()
     sys.stdout.flush()
+    if sys.argv[3] == "exits":
+        sys.exit(0)
     os._exit(0)
 _, status = os.waitpid(child, 0)
 assert status == 0, status
@@ -72,6 +87,13 @@ device.kernels.spin(200_000_000, stream=stream)
 device.fill(buffer.address, 1, 3 << 20, stream=stream)
 pool.free(pool.malloc(4 << 20, stream))
 """,
+    "its thread at work": """
+pool.configure(decay_ms=1, defrag_interval_ms=1)
+pool.free(pool.malloc(40 << 20, stream))
+blocks = [pool.malloc(2 << 20, stream) for _ in range(20)]
+for address in blocks[::2]: pool.free(address)
+wait_for_the_thread()
+""",
     "a thread at work": """
 import threading
 def work():
@@ -84,16 +106,36 @@ while pool.stats().allocation_count < 100: pass
 }
 
 
-def run(program: str, spec: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-c", OPEN + program, spec]
+def run(
+    program: str, spec: str, settings: dict[str, object] | None = None, way: str = ""
+) -> subprocess.CompletedProcess[str]:
+    program = OPEN + program
+    command = [sys.executable, "-W", "error", "-c", program, spec, repr(settings or {}), way]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_forked_child_is_refused_and_the_parent_goes_on(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("way", ["drops", "exits", "ends at once"])
+@pytest.mark.parametrize("background", [False, True])
+def test_a_forked_child_is_refused_and_the_parent_goes_on(
+    request: pytest.FixtureRequest, background: bool, way: str
+) -> None:
     spec = request.config.getoption("driver")
-    done = run(FORK, spec)
+    settings: dict[str, object] = {"background": background}
+    if background:  # at work when the fork comes
+        settings |= {"decay_ms": 1, "defrag_interval_ms": 1}
+    done = run(FORK, spec, settings, way)
     words = "this Pool belongs to the parent process: a forked child cannot use it"
-    names = ("malloc", "free", "stats", "trim", "preallocate", "close")
+    names = [
+        "malloc",
+        "free",
+        "stats",
+        "trim",
+        "step",
+        "defragment",
+        "layout",
+        "preallocate",
+        "close",
+    ]
     said = [f"{name} {words}" for name in names]
     assert (done.stderr, done.stdout.splitlines()) == ("", [*said, "the parent went on"])
 

@@ -1,68 +1,152 @@
-"""Settings: what each does, and what is refused."""
+"""Settings: what each does, and what is refused. Those that have to do with time: test_time.py."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 
 from vramkit import Pool
-from vramkit.driver import Device, OutOfMemoryError
+from vramkit.driver import Device, OutOfMemoryError, Simulator
 from vramkit.pool import PoolConfig
 
-MIB = 1 << 20
+from .support import MIB, calls
+
+DEFAULT = PoolConfig(background=False)
 
 
 def test_settings_are_given_read_and_changed(device: Device) -> None:
-    with Pool(device=device, limit=64 * MIB) as pool:
-        assert pool.config == PoolConfig(limit=64 * MIB)
+    with Pool(device=device, background=False, limit=64 * MIB) as pool:
+        assert pool.config == PoolConfig(background=False, limit=64 * MIB)
         pool.configure(batch_alloc_count=4)
-        assert pool.config == PoolConfig(limit=64 * MIB, batch_alloc_count=4)
+        assert pool.config == PoolConfig(background=False, limit=64 * MIB, batch_alloc_count=4)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"thread_cache_max_blocks": -1}, "thread_cache_max_blocks is -1; it may be 0 or more"),
-        ({"global_cache_max_blocks": -1}, "global_cache_max_blocks is -1; it may be 0 or more"),
-        ({"cache_bytes": -1}, "cache_bytes is -1; it may be 0 or more"),
-        ({"cache_bytes": 2**70}, "cache_bytes is"),
-        ({"batch_alloc_count": 0}, "batch_alloc_count is 0; it may be 1 or more"),
-        ({"limit": 0}, "limit is 0; it may be None, or 2 MiB"),
-        ({"limit": 2**64}, "limit is"),
-        ({"limit": "1GiB"}, "limit"),
-        ({"enable_stats": "yes"}, "enable_stats"),
-        ({"size_classes": "coarse"}, "size_classes"),
-    ],
-)
-def test_values_that_make_no_sense(
+# What is refused
+
+NO_SENSE: list[tuple[dict[str, Any], str]] = [
+    ({"thread_cache_max_blocks": -1}, "thread_cache_max_blocks is -1; it may be 0 or more"),
+    ({"global_cache_max_blocks": -1}, "global_cache_max_blocks is -1; it may be 0 or more"),
+    ({"cache_bytes": -1}, "cache_bytes is -1; it may be 0 or more"),
+    ({"cache_bytes": 2**70}, "cache_bytes is"),
+    ({"thread_cache_bytes": -1}, "thread_cache_bytes is -1; it may be 0 or more"),
+    ({"batch_alloc_count": 0}, "batch_alloc_count is 0; it may be 1 or more"),
+    ({"alignment": 128}, "alignment is 128; it may be 256, 512, 1024, ... 65536"),
+    ({"alignment": 768}, "alignment is 768; it may be 256"),
+    ({"alignment": 131_072}, "alignment is 131072; it may be 256"),
+    ({"defrag_threshold": -0.1}, "defrag_threshold is -0.1; it may be 0 to 1"),
+    ({"defrag_threshold": 1.5}, "defrag_threshold is 1.5; it may be 0 to 1"),
+    ({"defrag_threshold": float("nan")}, "defrag_threshold is nan; it may be 0 to 1"),
+    ({"defrag_interval_ms": 0}, "defrag_interval_ms is 0; it may be 1 or more milliseconds"),
+    ({"decay_ms": 0}, "decay_ms is 0; it may be None for never, or 1 or more milliseconds"),
+    ({"decay_ms": -5}, "decay_ms is -5; it may be None for never"),
+    ({"limit": 0}, "limit is 0; it may be None, or 2 MiB"),
+    ({"limit": 2**64}, "limit is"),
+    ({"limit": "1GiB"}, "limit"),
+    ({"enable_stats": "yes"}, "enable_stats"),
+    ({"enable_defrag": 2}, "enable_defrag"),
+    ({"size_classes": "coarse"}, "size_classes"),
+    ({"large": "async"}, "large"),
+]
+NO_EFFECT: list[tuple[dict[str, Any], str]] = [
+    (
+        {"enable_defrag": False, "defrag_threshold": 0.5},
+        "defrag_threshold has no effect without enable_defrag=True",
+    ),
+    (
+        {"enable_defrag": False, "defrag_interval_ms": 100},
+        "defrag_interval_ms has no effect without enable_defrag=True",
+    ),
+    (
+        {"cache_bytes": 64 * MIB, "thread_cache_bytes": 32 * MIB},
+        "cache_bytes is 67108864 for one stream, but a thread may keep only thread_cache_bytes",
+    ),
+    ({"size_classes": "seed", "alignment": 512}, 'no effect on size_classes="seed"'),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), NO_SENSE + NO_EFFECT)
+def test_values_that_make_no_sense_or_do_nothing(
     pool: Pool, device: Device, settings: dict[str, Any], words: str
 ) -> None:
-    for use in (lambda: pool.configure(**settings), lambda: Pool(device=device, **settings)):
-        with pytest.raises(ValueError, match=words):
-            use()
-    assert pool.config == PoolConfig()
+    with pytest.raises(ValueError, match=words):
+        pool.configure(**settings)
+    with pytest.raises(ValueError, match=words):
+        Pool(device=device, background=False, **settings)
+    assert pool.config == DEFAULT
 
 
 def test_settings_that_do_not_exist(pool: Pool, device: Device) -> None:
     for use in (lambda: pool.configure(limits=1), lambda: Pool(device=device, limits=1)):
-        with pytest.raises(TypeError, match=r"no setting 'limits'; it has thread_cache_max_blocks"):
+        with pytest.raises(TypeError, match=r"no setting 'limits'; it has alignment, thread_cache"):
             use()
 
 
+def test_whether_there_is_a_thread_is_decided_when_the_pool_is_made(pool: Pool) -> None:
+    with pytest.raises(ValueError, match="background is decided when the pool is made"):
+        pool.configure(background=True)
+    assert pool.config == DEFAULT
+
+
+# Where blocks lie
+
+
+@pytest.mark.parametrize("alignment", [256 << shift for shift in range(9)])
+def test_alignment_is_that_of_every_block(pool: Pool, alignment: int) -> None:
+    pool.free(pool.malloc(300))  # a block made before, which must not serve
+    pool.configure(alignment=alignment)
+    sizes = [1, 300, 4096, 5000, 70_000, 700_000, 2 * MIB - 1, 3 * MIB]
+    blocks = sorted((pool.malloc(size), size) for size in sizes * 3)
+    assert [address % alignment for address, _ in blocks] == [0] * len(blocks)
+    for (address, size), (following, _) in itertools.pairwise(blocks):
+        assert address + size <= following
+    for address, size in blocks:
+        pool.free(address, size)
+
+
+# The limit
+
+
 def test_limit_is_never_exceeded(device: Device) -> None:
-    with Pool(device=device, limit=16 * MIB) as pool:
+    with Pool(device=device, background=False, limit=16 * MIB) as pool:
         blocks = []
         with pytest.raises(OutOfMemoryError):
             while True:
                 blocks.append(pool.malloc(700_000))
         assert 12 * MIB < pool.stats().reserved <= pool.stats().peak_reserved <= 16 * MIB
         with pytest.raises(OutOfMemoryError, match="The limit is 16 MiB"):
-            pool.preallocate(MIB, 17)
+            pool.malloc(16 * MIB)
         pool.configure(limit=None)
         blocks.append(pool.malloc(16 * MIB))
         for address in blocks:
             pool.free(address)
+
+
+def test_preallocation_keeps_to_the_limit(pool: Pool) -> None:
+    pool.configure(limit=16 * MIB)
+    small = pool.malloc(4096)  # free spans of its segment are of no use for what follows
+    large = pool.malloc(6 * MIB)
+    pool.free(large)
+    with pytest.raises(OutOfMemoryError, match="The limit is 16 MiB"):
+        pool.preallocate(4 * MIB, 4)
+    assert pool.stats().peak_reserved <= 16 * MIB
+    pool.preallocate(4 * MIB, 2)
+    pool.free(small)
+
+
+def test_a_limit_below_what_is_held_stops_growth_and_takes_nothing_back(pool: Pool) -> None:
+    blocks = [pool.malloc(8 * MIB) for _ in range(2)]
+    pool.configure(limit=4 * MIB)
+    assert pool.stats().reserved == 16 * MIB
+    assert pool.try_malloc(8 * MIB) is None
+    pool.free(blocks.pop())
+    blocks.append(pool.malloc(8 * MIB))  # what is there goes on to serve
+    for address in blocks:
+        pool.free(address)
+
+
+# Caches and shelves
 
 
 def test_thread_cache_max_blocks_bounds_a_class_in_a_cache(pool: Pool) -> None:
@@ -97,23 +181,53 @@ def test_a_block_larger_than_a_cache_leaves_the_small_ones_in_it(pool: Pool) -> 
     assert pool.stats().cached == cached > 0
 
 
-def test_global_cache_max_blocks_sends_idle_memory_back(pool: Pool, device: Device) -> None:
+@pytest.mark.parametrize("streams", [1, 2, 4])
+def test_thread_cache_bytes_is_shared_between_the_streams_of_a_thread(
+    pool: Pool, device: Device, streams: int
+) -> None:
+    pool.configure(cache_bytes=8 * MIB, thread_cache_bytes=8 * MIB)
+    owned = [device.stream() for _ in range(streams)]
+    for stream in owned:
+        blocks = [pool.malloc(256, stream) for _ in range(2)]
+        for address in blocks:
+            pool.free(address)
+    for stream in owned:
+        blocks = [pool.malloc(MIB, stream) for _ in range(12)]
+        for address in blocks:
+            pool.free(address)
+    # Each has all it may but for an eighth, which goes so that not every free must share.
+    assert 6 * MIB - streams * MIB < pool.stats().cached <= 8 * MIB
+    for stream in owned:
+        stream.close()
+
+
+def test_global_cache_max_blocks_bounds_what_is_kept_for_a_stream(
+    pool: Pool, device: Device
+) -> None:
     pool.configure(thread_cache_max_blocks=0, global_cache_max_blocks=2)
-    blocks = [pool.malloc(2 * MIB) for _ in range(8)]
-    for address in blocks:
-        pool.free(address)
-        device.synchronize()
-    assert pool.stats().reserved <= 3 * 2 * MIB
+    with device.stream() as stream:
+        blocks = [pool.malloc(2 * MIB, stream) for _ in range(8)]
+        for address in blocks:
+            pool.free(address)
+            device.synchronize()
+        pool.step()
+        pool.free(pool.malloc(2 * MIB, stream))
+        stats = pool.stats()
+        assert stats.waiting <= 3 * 2 * MIB
+        assert stats.waiting + stats.idle == stats.reserved == 16 * MIB
 
 
-def test_batch_alloc_count_blocks_are_made_at_once(pool: Pool) -> None:
+def test_batch_alloc_count_blocks_are_made_and_moved_at_once(pool: Pool, device: Device) -> None:
     pool.configure(batch_alloc_count=8)
-    blocks = [pool.malloc(MIB) for _ in range(8)]
-    assert pool.stats().device_growths == 1
-    blocks.append(pool.malloc(MIB))
-    assert pool.stats().device_growths == 2
-    for address in blocks:
+    with device.stream() as stream:
+        address = pool.malloc(65_536, stream)
+        assert [slab["count"] for slab in pool.layout()["slabs"]] == [8]
+        assert pool.stats().cached == 7 * 65_536
+        pool.configure(batch_alloc_count=3)
+        other = pool.malloc(40_000, stream)
+        assert [slab["count"] for slab in pool.layout()["slabs"]] == [8, 3]
         pool.free(address)
+        pool.free(other)
 
 
 def test_without_statistics_only_the_counters_stand_still(pool: Pool) -> None:
@@ -122,3 +236,90 @@ def test_without_statistics_only_the_counters_stand_still(pool: Pool) -> None:
     stats = pool.stats()
     assert (stats.allocation_count, stats.total_allocated, stats.current_usage) == (0, 0, 4096)
     pool.free(address)
+    stats = pool.stats()
+    assert (stats.free_count, stats.total_freed, stats.current_usage) == (0, 0, 0)
+
+
+# Large blocks straight from the driver
+
+
+@pytest.fixture
+def direct(pool: Pool) -> Pool:
+    pool.configure(large="direct")
+    return pool
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize("size", [MIB + 1, 2 * MIB, 100 * MIB])
+def test_a_direct_block_is_one_call_each_way(direct: Pool, sim: Simulator, size: int) -> None:
+    direct.free(direct.malloc(256))
+    calls(sim)
+    address = direct.malloc(size)
+    assert calls(sim) == {"cuMemAlloc_v2": 1}
+    direct.free(address, size)
+    assert calls(sim) == {"cuMemFree_v2": 1}
+    direct.free(direct.malloc(MIB))  # 1 MiB is pooled
+    assert "cuMemAlloc_v2" not in calls(sim)
+
+
+def test_direct_blocks_are_in_the_statistics(direct: Pool) -> None:
+    address = direct.malloc(5_000_000)
+    stats = direct.stats()
+    assert (stats.direct_hits, stats.cache_misses, stats.large_blocks) == (1, 1, 1)
+    assert (stats.current_usage, stats.reserved) == (5_000_000, 5_000_000)
+    direct.free(address)
+    stats = direct.stats()
+    assert (stats.current_usage, stats.reserved, stats.free_count) == (0, 0, 1)
+    assert stats.peak_reserved == 5_000_000
+    assert 5_000_000 - 65_536 <= stats.peak_usage <= 5_000_000
+
+
+def test_bad_frees_of_direct_blocks(direct: Pool, device: Device) -> None:
+    address = direct.malloc(4 * MIB)
+    with pytest.raises(ValueError, match=f"the block has {4 * MIB} bytes, not {3 * MIB}"):
+        direct.free(address, 3 * MIB)
+    with pytest.raises(ValueError, match="not of this pool"):
+        direct.free(address + 256)
+    with device.alloc(4 * MIB) as memory, pytest.raises(ValueError, match="not of this pool"):
+        direct.free(memory.address)
+    direct.free(address)
+    with pytest.raises(ValueError, match=r"not of this pool|freed twice"):
+        direct.free(address)
+
+
+def test_the_limit_counts_direct_blocks(direct: Pool) -> None:
+    direct.configure(limit=16 * MIB)
+    address = direct.malloc(12 * MIB)
+    with pytest.raises(OutOfMemoryError, match="The limit is 16 MiB"):
+        direct.malloc(5 * MIB)
+    blocks = [direct.malloc(MIB) for _ in range(4)]
+    with pytest.raises(OutOfMemoryError):
+        direct.malloc(MIB)
+    for each in [address, *blocks]:
+        direct.free(each)
+    direct.free(direct.malloc(16 * MIB))  # what was pooled makes way
+
+
+@pytest.mark.sim_only
+def test_short_of_memory_a_direct_block_waits_for_what_is_under_way(
+    direct: Pool, device: Device
+) -> None:
+    direct.configure(limit=4 * MIB)
+    with device.stream() as busy, device.stream() as other:
+        blocks = [direct.malloc(MIB, busy) for _ in range(4)]
+        device.kernels.spin(10**9, stream=busy)
+        for address in blocks:
+            device.fill(address, 1, MIB, stream=busy)
+            direct.free(address)
+        assert direct.try_malloc(3 * MIB, other) is None
+        direct.free(direct.malloc(3 * MIB, other))
+
+
+def test_blocks_of_both_kinds_live_side_by_side(pool: Pool) -> None:
+    pooled = pool.malloc(4 * MIB)
+    pool.configure(large="direct")
+    direct = pool.malloc(4 * MIB)
+    pool.configure(large="pool")
+    pool.free(direct)
+    pool.free(pooled)
+    assert pool.stats().current_usage == 0

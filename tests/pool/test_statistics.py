@@ -20,23 +20,54 @@ def test_counters_and_usage(pool: Pool) -> None:
     assert stats.current_usage == stats.total_allocated - stats.total_freed
     assert stats.cache_hits + stats.cache_misses == 2
     assert stats.reserved == stats.peak_reserved == 2 * MIB + 4 * MIB
-    assert stats.chunks == stats.device_growths == 2
+    assert (stats.segments, stats.slabs, stats.large_blocks) == (1, 1, 1)
+    assert stats.growth_hits == stats.device_growths == 2
     pool.free(second)
 
 
-def test_hits_and_misses_by_tier(pool: Pool, device: Device) -> None:
-    address = pool.malloc(2 * MIB)
-    pool.free(address)
-    pool.free(pool.malloc(2 * MIB))
-    pool.preallocate(4 * MIB, 1)
-    pool.free(pool.malloc(4 * MIB))
-    pool.configure(thread_cache_max_blocks=0)
-    pool.free(pool.malloc(2 * MIB))  # a hit, and back through the shared level
-    pool.free(pool.malloc(2 * MIB))
-    stats = pool.stats()
-    assert (stats.cache_hits, stats.cache_misses) == (2, 3)
-    assert (stats.device_growths, stats.fresh_hits, stats.global_hits) == (2, 2, 1)
-    assert stats.marks == 0  # nobody but the stream itself wanted them
+@pytest.mark.sim_only
+def test_every_tier_counts_what_it_serves(pool: Pool, device: Device) -> None:
+    pool.configure(limit=32 * MIB, thread_cache_max_blocks=1)
+    tiers = ["cache", "shelf", "idle", "other", "wait", "remap", "growth"]
+
+    def served() -> list[str]:
+        """What has served since the last look."""
+        stats = msgspec.structs.asdict(pool.stats())
+        hits = {tier: stats[f"{tier}_hits"] for tier in tiers}
+        assert stats["cache_misses"] == sum(hits.values()) - hits["cache"]
+        pool.reset_stats()
+        return [tier for tier, count in hits.items() for _ in range(count)]
+
+    with device.stream() as stream, device.stream() as other:
+        blocks = [pool.malloc(4 * MIB, stream) for _ in range(4)]
+        assert served() == ["growth"] * 4
+        pool.free(blocks.pop())
+        blocks.append(pool.malloc(4 * MIB, stream))
+        assert served() == ["cache"]
+        pool.configure(thread_cache_max_blocks=0)
+        pool.free(blocks.pop())
+        blocks.append(pool.malloc(4 * MIB, stream))
+        assert served() == ["shelf"]
+        pool.free(blocks.pop())
+        device.synchronize()
+        blocks.append(pool.malloc(4 * MIB, other))
+        assert served() == ["other"]
+        pool.preallocate(8 * MIB, 1)
+        blocks.append(pool.malloc(8 * MIB, other))
+        assert served() == ["idle"]
+        blocks.append(pool.malloc(8 * MIB, other))
+        device.kernels.spin(10**9, stream=stream)
+        pool.free(blocks.pop(0))  # of the busy stream
+        blocks.append(pool.malloc(4 * MIB, other))
+        assert served() == ["wait", "growth"]
+        device.synchronize()
+        pool.free(blocks.pop(0))
+        pool.free(blocks.pop(1))  # not its neighbour
+        device.synchronize()
+        blocks.append(pool.malloc(8 * MIB, other))
+        assert served() == ["remap"]
+        for address in blocks:
+            pool.free(address)
 
 
 def test_peak_usage_is_exact_to_64_kib(pool: Pool) -> None:
@@ -52,9 +83,9 @@ def test_reset_stats_keeps_usage(pool: Pool) -> None:
     address = pool.malloc(5000)
     pool.reset_stats()
     stats = msgspec.structs.asdict(pool.stats())
-    kept = {"current_usage", "peak_usage", "reserved", "peak_reserved", "cached", "waiting"}
-    for name, value in stats.items():
-        assert (value > 0) == (name in kept or name == "chunks"), name
+    used = {"current_usage", "peak_usage", "reserved", "peak_reserved"}
+    held = {"cached", "idle", "segments", "slabs"}
+    assert {name for name, value in stats.items() if value} == used | held
     pool.free(address)
     assert pool.stats().free_count == 1
 

@@ -7,19 +7,9 @@ import threading
 import pytest
 
 from vramkit import Pool
-from vramkit.driver import Device, Driver, Stream
+from vramkit.driver import Device, Driver
 
-MIB = 1 << 20
-
-
-class Foreign:
-    """What another library's stream looks like."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.handle = stream.handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.handle
+from .support import MIB, Foreign
 
 
 def test_no_stream_is_the_legacy_default_stream(pool: Pool, device: Device) -> None:

@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import random
+import sys
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from vramkit import Pool
-from vramkit.driver import Device, OutOfMemoryError
+from vramkit.driver import Device, Driver, OutOfMemoryError
 
-MIB = 1 << 20
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    """A joined thread may still be on its last steps below Python."""
-    end = time.monotonic() + 30
-    while not holds() and time.monotonic() < end:
-        os.sched_yield()
-    return holds()
+from .graphs import MODES, Graphs
+from .support import MIB, Foreign, eventually, run
 
 
-def run(*targets: Callable[[], None]) -> None:
-    failures: list[BaseException] = []
-
-    def guarded(target: Callable[[], None]) -> None:
-        try:
-            target()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(target,)) for target in targets]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+@pytest.fixture
+def eager_threads() -> Iterator[None]:
+    """Python lets another thread on every few microseconds, not milliseconds."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
 
 
 def test_a_thread_that_ends_gives_its_blocks_back(pool: Pool, device: Device) -> None:
@@ -88,24 +71,46 @@ def test_short_of_memory_idle_threads_give_up_what_they_cache(pool: Pool, device
     run(hoard, need)
 
 
-def test_threads_on_streams_in_random_order(pool: Pool, device: Device) -> None:
-    pool.configure(limit=64 * MIB, thread_cache_max_blocks=4, batch_alloc_count=3)
+@pytest.mark.usefixtures("eager_threads")
+@pytest.mark.sim(data=False)  # order is checked without it
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("limit", [24 * MIB, None])
+def test_threads_on_streams_in_random_order(
+    device: Device, limit: int | None, background: bool, raw: bool
+) -> None:
+    """Blocks made, handed on and freed by six threads on three streams, short of memory or not."""
+    pool = Pool(
+        device=device,
+        limit=limit,
+        background=background,
+        thread_cache_max_blocks=4,
+        global_cache_max_blocks=8,
+        batch_alloc_count=3,
+        decay_ms=1,
+        defrag_interval_ms=1,
+        defrag_threshold=0.0,
+    )
     streams = [device.stream() for _ in range(3)]
     lock = threading.Lock()
     shared: list[tuple[int, int]] = []
 
     def work(seed: int) -> Callable[[], None]:
+        chance = random.Random(seed)
+
         def body() -> None:
-            chance = random.Random(seed)
             live: list[tuple[int, int]] = []
-            for _ in range(150):
+            for _ in range(500):
                 stream = chance.choice(streams)
-                size = chance.choice([1000, 50_000, MIB, 3 * MIB])
-                try:
-                    address = pool.malloc(size, stream)
-                except OutOfMemoryError:
-                    assert live or shared or pool.stats().current_usage
-                else:
+                given = Foreign(stream) if raw and chance.random() < 0.5 else stream
+                size = chance.choice([1000, 50_000, MIB, 3 * MIB, 5 * MIB])
+                address = pool.try_malloc(size, given) if chance.random() < 0.5 else None
+                if address is None:
+                    try:
+                        address = pool.malloc(size, given)
+                    except OutOfMemoryError:
+                        assert limit is not None
+                if address is not None:
                     device.fill(address, 1, size, stream=stream)
                     live.append((address, size))
                 with lock:
@@ -113,20 +118,71 @@ def test_threads_on_streams_in_random_order(pool: Pool, device: Device) -> None:
                         shared.append(live.pop())
                     if shared and chance.random() < 0.3:
                         live.append(shared.pop(0))
-                while len(live) > 6:
+                while len(live) > chance.choice([0, 3, 6]):
                     pool.free(*live.pop(chance.randrange(len(live))))
             for address, size in live:
                 pool.free(address, size)
 
         return body
 
-    run(*(work(seed) for seed in range(4)))
+    def tend() -> None:
+        chance = random.Random(99)
+        for _ in range(200):
+            chance.choice([pool.trim, pool.defragment, pool.step, pool.stats, pool.layout])()
+
+    run(tend, *(work(seed) for seed in range(6)))
     for address, size in shared:
         pool.free(address, size)
-    assert pool.check_invariants() == ""
     assert pool.stats().current_usage == 0
+    if not background:  # what it checks must stand still
+        assert pool.check_invariants() == ""
+    pool.close()
+    assert pool.stats().reserved == 0
     for stream in streams:
         stream.close()
+
+
+@pytest.mark.sim_only
+@pytest.mark.usefixtures("eager_threads")
+@pytest.mark.sim(data=False)
+def test_threads_that_capture_beside_threads_that_do_not(pool: Pool, driver: Driver) -> None:
+    device = driver.device()
+    pool.configure(limit=96 * MIB, thread_cache_max_blocks=4, decay_ms=1)
+
+    def capture(seed: int) -> Callable[[], None]:
+        def body() -> None:
+            chance, graphs = random.Random(seed), Graphs(driver)
+            with device.stream() as stream:
+                for _ in range(10):
+                    with graphs.capture(stream, chance.choice(list(MODES.values()))) as graph:
+                        for _ in range(5):
+                            size = chance.choice([1000, MIB, 3 * MIB])
+                            address = pool.malloc(size, Foreign(stream))
+                            device.fill(address, 1, size, stream=stream)
+                            pool.free(address)
+                    assert graph.nodes() == 5
+                    graph.launch(stream)
+                    stream.synchronize()
+                    graph.close()
+
+        return body
+
+    def work(seed: int) -> Callable[[], None]:
+        def body() -> None:
+            chance = random.Random(seed)
+            with device.stream() as stream:
+                for _ in range(150):
+                    size = chance.choice([1000, MIB, 3 * MIB, 8 * MIB])
+                    address = pool.malloc(size, stream)
+                    device.fill(address, 2, size, stream=stream)
+                    pool.free(address)
+                    if chance.random() < 0.1:
+                        chance.choice([pool.trim, pool.defragment, pool.step])()
+
+        return body
+
+    run(capture(0), capture(1), work(2), work(3))
+    assert pool.stats().current_usage == 0
 
 
 @pytest.mark.sim_only

@@ -41,7 +41,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     size_classes: Literal["fine", "seed"] = "fine"
     """"fine": at most 12.5 % above the request; "seed": thirteen powers of two up to 1 MiB."""
     large: Literal["pool", "direct"] = "pool"
-    """Blocks above 1 MiB: pooled, or straight from cuMemAlloc and back by cuMemFree, which waits."""
+    """Blocks above 1 MiB: pooled, or straight from cuMemAlloc and by cuMemFree, which waits."""
     background: bool = True
     """A thread of the pool does what step() does."""
 

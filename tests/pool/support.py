@@ -1,0 +1,63 @@
+"""What several tests of the pool need: counted driver calls, foreign streams, threads that fail."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from vramkit.driver import Simulator, Stream
+
+MIB = 1 << 20
+
+# Entering and leaving a slow path: the context, and a capture mode in which nothing breaks.
+SCOPE = {"cuCtxGetCurrent", "cuCtxSetCurrent", "cuThreadExchangeStreamCaptureMode"}
+
+
+class Foreign:
+    """What another library's stream looks like."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.handle = stream.handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def calls(sim: Simulator) -> dict[str, int]:
+    """Calls since the last look, without scopes and what the pool tells the checker."""
+    counts = sim.call_counts()
+    sim.reset_call_counts()
+    return {
+        call: count
+        for call, count in counts.items()
+        if count and call not in SCOPE and not call.startswith("simBlock")
+    }
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Waits for what another thread is about to do; gives up after a long time."""
+    end = time.monotonic() + 30
+    while not holds() and time.monotonic() < end:
+        os.sched_yield()
+    return holds()
+
+
+def run(*targets: Callable[[], object]) -> None:
+    """Each in a thread of its own; the first failure is raised here."""
+    failures: list[BaseException] = []
+
+    def guarded(target: Callable[[], object]) -> None:
+        try:
+            target()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(target,)) for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]

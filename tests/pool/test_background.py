@@ -1,0 +1,129 @@
+"""The background thread: it does what step() does, and ends with its pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vramkit import Pool
+from vramkit.driver import Device, Driver
+
+from .graphs import Graphs
+from .support import MIB, Foreign, eventually
+
+pytestmark = [pytest.mark.sim_only, pytest.mark.sim(clock="wall")]
+
+
+def threads() -> int:
+    """Background threads of pools in this process."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            names.append((task / "comm").read_text().strip())
+        except FileNotFoundError:
+            continue  # it has ended meanwhile
+    return names.count("vramkit-pool")
+
+
+@pytest.fixture
+def tended(device: Device) -> Iterator[Pool]:
+    before = threads()
+    with Pool(device=device, decay_ms=20, defrag_interval_ms=5) as pool:
+        yield pool
+    assert eventually(lambda: threads() == before)
+
+
+def test_the_thread_begins_with_the_first_memory_and_ends_with_close(device: Device) -> None:
+    before = threads()
+    pool = Pool(device=device)
+    assert threads() == before
+    pool.free(pool.malloc(4096))
+    assert eventually(lambda: threads() == before + 1)
+    pool.close()
+    assert threads() == before
+
+
+def test_without_background_there_is_none(device: Device) -> None:
+    before = threads()
+    with Pool(device=device, background=False) as pool:
+        pool.free(pool.malloc(4096))
+        assert threads() == before
+
+
+def test_a_dropped_pool_takes_its_thread_along(device: Device) -> None:
+    before = threads()
+    pool = Pool(device=device)
+    pool.malloc(4096)
+    assert eventually(lambda: threads() == before + 1)
+    del pool
+    assert threads() == before
+
+
+def test_it_gives_idle_memory_back(tended: Pool, device: Device) -> None:
+    with device.stream() as stream:
+        blocks = [tended.malloc(size, stream) for size in (256, 5000, MIB, 30 * MIB) for _ in "12"]
+        for address in blocks:
+            device.fill(address, 1, 256, stream=stream)
+            tended.free(address)
+        assert eventually(lambda: tended.stats().reserved == 0)
+
+
+def test_it_joins_idle_memory(device: Device) -> None:
+    with Pool(device=device, decay_ms=None, defrag_interval_ms=5) as pool:
+        with device.stream() as stream:
+            blocks = [pool.malloc(4 * MIB, stream) for _ in range(16)]
+            for address in blocks[::2]:
+                pool.free(address)
+            device.synchronize()
+
+        def joined() -> bool:
+            pool.free(pool.malloc(6 * MIB))  # what makes pieces of 4 MiB of no use
+            extents = pool.layout()["extents"]
+            return [each["bytes"] for each in extents if each["use"] == "idle"] == [32 * MIB]
+
+        assert eventually(joined)
+        for address in blocks[1::2]:
+            pool.free(address)
+
+
+def test_it_maps_ahead(device: Device) -> None:
+    with Pool(device=device, decay_ms=None) as pool:
+        blocks = [pool.malloc(MIB) for _ in range(2)]
+        assert eventually(lambda: pool.stats().idle == 2 * MIB)
+        for address in blocks:
+            pool.free(address)
+
+
+def test_new_settings_wake_it(device: Device) -> None:
+    with Pool(device=device) as pool:
+        pool.free(pool.malloc(4 * MIB))
+        pool.configure(decay_ms=20)
+        assert eventually(lambda: pool.stats().reserved == 0)
+
+
+def test_captures_survive_it(tended: Pool, device: Device, driver: Driver) -> None:
+    graphs = Graphs(driver)
+    with device.stream() as stream, device.stream() as other:
+        tended.free(tended.malloc(4096, stream))
+        for _ in range(20):
+            with graphs.capture(stream) as graph:
+                returned = tended.stats().returned
+                tended.free(tended.malloc(4096, Foreign(stream)))
+                tended.free(tended.malloc(8 * MIB, other))
+                assert eventually(lambda before=returned: tended.stats().returned > before)
+            assert graph.nodes() == 0
+    graphs.close()
+    assert eventually(lambda: tended.stats().captures == 0)
+
+
+def test_a_reset_of_the_simulated_gpu_ends_it(device: Device, driver: Driver) -> None:
+    before = threads()
+    pool = Pool(device=device)
+    pool.malloc(4096)
+    assert eventually(lambda: threads() == before + 1)
+    assert driver.sim is not None
+    driver.sim.reset(clock="wall")
+    assert threads() == before
+    assert pool.closed

@@ -1,0 +1,181 @@
+"""A capture survives whatever the pool does meanwhile, on its own thread and on others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from vramkit import Pool
+from vramkit.driver import Device, Driver, Stream
+
+from .graphs import MODES, Graphs
+from .support import MIB, Foreign, run
+
+pytestmark = pytest.mark.sim_only
+
+Activity = Callable[["Bench"], None]
+ACTIVITIES: dict[str, Activity] = {}
+
+
+class Bench:
+    """Two pools and two streams that nobody captures; `limited` has 8 MiB, all of it used once."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.pool = Pool(device=device, background=False)
+        self.limited = Pool(device=device, background=False, limit=8 * MIB)
+        self.stream, self.other = device.stream(), device.stream()
+        self.closed_meanwhile: Stream | None = device.stream()
+        self.device.kernels.spin(1, stream=self.stream)  # its module is loaded now
+        for pool in (self.pool, self.limited):
+            for stream in (self.stream, self.other, self.closed_meanwhile):
+                pool.free(pool.malloc(4096, stream))
+        blocks = [self.limited.malloc(2 * MIB, self.stream) for _ in range(3)]
+        for address in blocks[::2]:
+            self.limited.free(address)
+        self.held = blocks[1]
+
+    def close(self) -> None:
+        self.limited.free(self.held)
+        for thing in (self.pool, self.limited, self.stream, self.other):
+            thing.close()
+        if self.closed_meanwhile is not None:
+            self.closed_meanwhile.close()
+
+
+def activity(body: Activity) -> Activity:
+    ACTIVITIES[body.__name__.replace("_", " ")] = body
+    return body
+
+
+@activity
+def growth(bench: Bench) -> None:
+    for size in (MIB, 5 * MIB, 100 * MIB):
+        bench.pool.free(bench.pool.malloc(size, bench.stream))
+
+
+@activity
+def first_use_of_streams(bench: Bench) -> None:
+    with bench.device.stream() as stream:
+        bench.pool.free(bench.pool.malloc(4096, Foreign(stream)))
+
+
+@activity
+def spills(bench: Bench) -> None:
+    bench.pool.configure(thread_cache_max_blocks=0, global_cache_max_blocks=1)
+    for stream in (bench.stream, Foreign(bench.other)):
+        blocks = [bench.pool.malloc(4096, stream) for _ in range(5)]
+        for address in blocks:
+            bench.pool.free(address)
+
+
+@activity
+def the_block_of_another_stream(bench: Bench) -> None:
+    bench.pool.configure(thread_cache_max_blocks=0)
+    bench.pool.free(bench.pool.malloc(2 * MIB, bench.stream))
+    bench.pool.free(bench.pool.malloc(2 * MIB, bench.other))
+
+
+@activity
+def trim_and_release(bench: Bench) -> None:
+    bench.pool.free(bench.pool.malloc(20 * MIB, bench.stream))
+    bench.pool.trim()
+    bench.pool.release_all()
+
+
+@activity
+def defragment(bench: Bench) -> None:
+    assert bench.limited.defragment() > 0
+
+
+@activity
+def steps(bench: Bench) -> None:
+    bench.pool.configure(decay_ms=1, defrag_interval_ms=1)
+    assert bench.device.driver.sim is not None
+    for _ in range(4):
+        bench.device.driver.sim.advance(0.002)
+        bench.pool.step()
+
+
+@activity
+def a_wait_on_the_gpu(bench: Bench) -> None:
+    bench.limited.configure(limit=6 * MIB)
+    bench.device.kernels.spin(10**8, stream=bench.stream)
+    blocks = [bench.limited.malloc(2 * MIB, bench.stream) for _ in range(2)]
+    for address in blocks:
+        bench.limited.free(address)
+    bench.limited.free(bench.limited.malloc(2 * MIB, bench.other))
+
+
+@activity
+def a_wait_on_the_host(bench: Bench) -> None:
+    blocks = [bench.limited.malloc(2 * MIB, bench.stream) for _ in range(2)]
+    bench.device.kernels.spin(10**8, stream=bench.stream)
+    for address in blocks:
+        bench.limited.free(address)
+    sim = bench.device.driver.sim
+    assert sim is not None
+    before = sim.now()
+    bench.limited.free(bench.limited.malloc(4 * MIB, bench.stream))  # of several blocks
+    assert sim.now() - before > 0.09
+
+
+@activity
+def a_request_that_fails(bench: Bench) -> None:
+    assert bench.limited.try_malloc(8 * MIB, bench.stream) is None
+
+
+@activity
+def a_stream_that_closes(bench: Bench) -> None:
+    assert bench.closed_meanwhile is not None
+    bench.closed_meanwhile.close()
+    bench.closed_meanwhile = None
+
+
+@activity
+def pools_that_open_and_close(bench: Bench) -> None:
+    with Pool(device=bench.device) as made:  # with its thread
+        made.free(made.malloc(4 * MIB, bench.stream))
+
+
+@activity
+def large_blocks_straight_from_the_driver(bench: Bench) -> None:
+    bench.pool.configure(large="direct")
+    bench.pool.free(bench.pool.malloc(4 * MIB, bench.stream))
+
+
+@activity
+def figures(bench: Bench) -> None:
+    bench.pool.stats()
+    bench.pool.snapshot()
+    bench.pool.preallocate(4096, 100)
+
+
+@pytest.fixture
+def graphs(driver: Driver) -> Iterator[Graphs]:
+    made = Graphs(driver)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("whose", ["another thread", "its own thread"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("blocking", [False, True])
+@pytest.mark.parametrize("name", ACTIVITIES)
+def test_a_capture_survives(
+    device: Device, graphs: Graphs, name: str, mode: str, whose: str, blocking: bool
+) -> None:
+    bench = Bench(device)
+    with device.stream(blocking=blocking) as capturing:
+        address = bench.pool.malloc(4096, capturing)
+        with graphs.capture(capturing, MODES[mode]) as graph:
+            device.fill(address, 1, 4096, stream=capturing)
+            if whose == "another thread":
+                run(lambda: ACTIVITIES[name](bench))
+            else:
+                ACTIVITIES[name](bench)
+            device.fill(address, 2, 4096, stream=capturing)
+        assert graph.nodes() == 2  # and nothing of ours is in it
+        bench.pool.free(address)
+    bench.close()

@@ -1,0 +1,202 @@
+"""Fragmentation is measured as defined, and idle memory in pieces is joined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vramkit import Pool
+from vramkit.driver import Device, Simulator
+
+from .support import MIB, calls, eventually, run
+
+pytestmark = pytest.mark.sim_only
+
+
+def scatter(pool: Pool, device: Device, pieces: int, size: int = 4 * MIB) -> list[int]:
+    """Leaves that many idle pieces, each beside a block in use; returns the latter.
+
+    Blocks of a stream that has ended are anybody's as soon as its work is done.
+    """
+    with device.stream() as stream:
+        blocks = [pool.malloc(size, stream) for _ in range(2 * pieces)]
+        for address in blocks[::2]:
+            pool.free(address)
+        device.synchronize()
+    assert pool.stats().idle == pieces * size
+    return blocks[1::2]
+
+
+def idle_pieces(pool: Pool) -> list[int]:
+    extents: list[dict[str, Any]] = pool.layout()["extents"]
+    return [extent["bytes"] for extent in extents if extent["use"] == "idle"]
+
+
+def free(pool: Pool, blocks: list[int]) -> None:
+    for address in blocks:
+        pool.free(address)
+
+
+# The measure
+
+
+def test_free_memory_is_fragmented_that_cannot_serve_the_largest_request(
+    pool: Pool, device: Device
+) -> None:
+    kept = scatter(pool, device, 4)
+    stats = pool.stats()
+    assert (stats.fragmentation_bytes, stats.fragmentation_rate) == (0, 0.0)  # any 4 MiB serve
+    kept.append(pool.malloc(6 * MIB))
+    stats = pool.stats()
+    assert stats.reserved == 38 * MIB
+    assert (stats.fragmentation_bytes, stats.fragmentation_rate) == (16 * MIB, 16 / 38)
+    pool.free(kept.pop())  # cached, and large enough
+    assert pool.stats().fragmentation_bytes == 16 * MIB
+    free(pool, kept)
+    assert pool.stats().fragmentation_bytes == 0  # neighbours are one piece of 32 MiB
+
+
+def test_free_parts_of_segments_count_for_large_requests_only(pool: Pool) -> None:
+    small = pool.malloc(4096)
+    assert pool.stats().fragmentation_bytes == 0
+    large = pool.malloc(2 * MIB)
+    stats = pool.stats()
+    assert stats.fragmentation_bytes == 2 * MIB - 4096
+    assert stats.fragmentation_rate == (2 * MIB - 4096) / (4 * MIB)
+    pool.free(small)
+    pool.free(large)
+
+
+def test_it_does_not_matter_where_memory_is_free(pool: Pool, device: Device) -> None:
+    with device.stream() as stream:
+        blocks = [pool.malloc(4 * MIB, stream) for _ in range(16)]
+        free(pool, blocks[::2])
+        kept = pool.malloc(6 * MIB, stream)
+        stats = pool.stats()
+        assert (stats.cached + stats.waiting, stats.idle) == (32 * MIB, 0)
+        assert (stats.fragmentation_bytes, stats.fragmentation_rate) == (32 * MIB, 32 / 70)
+        free(pool, [kept, *blocks[1::2]])
+
+
+def test_an_empty_pool_has_no_fragmentation(pool: Pool) -> None:
+    assert (pool.stats().fragmentation_bytes, pool.stats().fragmentation_rate) == (0, 0.0)
+
+
+def test_requests_count_for_the_interval_they_were_made_in_and_the_next(
+    pool: Pool, device: Device, sim: Simulator
+) -> None:
+    pool.configure(decay_ms=None, defrag_threshold=1.0)  # measured, never joined
+    kept = scatter(pool, device, 4)
+    kept.append(pool.malloc(6 * MIB))
+    for expected in (16 * MIB, 16 * MIB, 0):
+        assert pool.stats().fragmentation_bytes == expected
+        sim.advance(5.0)
+        pool.step()
+    free(pool, kept)
+
+
+def test_requests_of_threads_that_have_ended_count_too(pool: Pool, device: Device) -> None:
+    kept = scatter(pool, device, 4)
+    run(lambda: pool.free(pool.malloc(6 * MIB)))
+    assert eventually(lambda: pool.stats().cached == 0)
+    assert pool.stats().fragmentation_bytes == 16 * MIB
+    free(pool, kept)
+
+
+# Joining
+
+
+def test_defragment_makes_one_piece_and_the_next_request_needs_no_call(
+    pool: Pool, device: Device, sim: Simulator
+) -> None:
+    kept = scatter(pool, device, 8)
+    with device.stream() as stream:
+        pool.free(pool.malloc(4 * MIB, stream))
+        calls(sim)
+        moved = pool.defragment()
+        made = calls(sim)
+        assert idle_pieces(pool) == [32 * MIB]
+        assert (moved, pool.stats().moved) == (made["cuMemMap"] * 4 * MIB,) * 2
+        assert made["cuMemMap"] == made["cuMemUnmap"]
+        assert made["cuMemSetAccess"] == 1
+        assert not made.keys() & {"cuMemCreate", "cuMemRelease"}
+        pool.reset_stats()
+        large = pool.malloc(32 * MIB, stream)
+        assert calls(sim) == {}
+        assert (pool.stats().idle_hits, pool.stats().reserved) == (1, 64 * MIB)
+        device.fill(large, 1, 32 * MIB, stream=stream)
+        free(pool, [large, *kept])
+    assert pool.defragment() > 0
+    assert pool.defragment() == 0  # nothing left to do
+
+
+def test_defragment_leaves_what_is_under_way(pool: Pool, device: Device) -> None:
+    with device.stream() as stream:
+        blocks = [pool.malloc(4 * MIB, stream) for _ in range(6)]
+        device.kernels.spin(10**9, stream=stream)
+        for address in blocks:
+            device.fill(address, 1, 4 * MIB, stream=stream)
+        free(pool, blocks[::2])
+        assert pool.defragment() == 0
+        stream.synchronize()
+        assert pool.defragment() > 0
+        assert idle_pieces(pool) == [12 * MIB]
+        free(pool, blocks[1::2])
+
+
+@pytest.mark.parametrize(("threshold", "joined"), [(0.0, True), (0.42, True), (0.43, False)])
+def test_a_step_joins_above_the_threshold(
+    pool: Pool, device: Device, threshold: float, joined: bool
+) -> None:
+    pool.configure(decay_ms=None, defrag_threshold=threshold)
+    kept = scatter(pool, device, 4)
+    kept.append(pool.malloc(6 * MIB))  # 16 of 38 MiB: 0.421
+    pool.step()
+    assert (idle_pieces(pool) == [16 * MIB]) == joined == (pool.stats().moved > 0)
+    assert pool.stats().fragmentation_bytes == (0 if joined else 16 * MIB)
+    free(pool, kept)
+
+
+def test_steps_look_once_an_interval(pool: Pool, device: Device, sim: Simulator) -> None:
+    pool.configure(decay_ms=None, defrag_interval_ms=1000)
+    pool.step()
+    kept = scatter(pool, device, 8)
+    kept.append(pool.malloc(6 * MIB))
+    sim.advance(0.9)
+    pool.step()
+    assert pool.stats().moved == 0
+    sim.advance(0.2)
+    pool.step()
+    assert pool.stats().moved > 0
+    free(pool, kept)
+
+
+def test_without_enable_defrag_steps_join_nothing_and_defragment_still_does(
+    pool: Pool, device: Device, sim: Simulator
+) -> None:
+    pool.configure(decay_ms=None, enable_defrag=False)
+    kept = scatter(pool, device, 8)
+    kept.append(pool.malloc(6 * MIB))
+    for _ in range(3):
+        sim.advance(5.0)
+        pool.step()
+    assert pool.stats().moved == 0
+    assert pool.defragment() > 0
+    free(pool, kept)
+
+
+def test_old_places_are_unmapped_some_at_a_step(pool: Pool, device: Device, sim: Simulator) -> None:
+    pool.configure(decay_ms=None, defrag_threshold=0.0)
+    kept = scatter(pool, device, 100, 2 * MIB)
+    kept.append(pool.malloc(6 * MIB))
+    calls(sim)
+    unmapped = []
+    more = True
+    while more:
+        more = pool.step()
+        unmapped.append(calls(sim).get("cuMemUnmap", 0))
+    assert len(unmapped) == 2
+    assert unmapped[0] == 64
+    assert sum(unmapped) == pool.stats().moved // (2 * MIB)
+    free(pool, kept)
