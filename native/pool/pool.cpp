@@ -2,6 +2,7 @@
 #include "pool/pool.h"
 
 #include "pool/scopes.h"
+#include "pool/streams.h"
 #include "pool/threads.h"
 
 namespace vramkit::pool {
@@ -91,15 +92,13 @@ void Pool::take_back(Cache& cache, BlockRef block, std::uint64_t bytes) {
 }
 
 // Of a stream that is no more, and of another thread's default stream, there is no telling: both
-// go by handles that mean another stream by now.
+// go by handles that mean another stream by now. Nor of a block that is freed when its capture is
+// over: the graph still uses it.
 void Pool::tell_checker_of_free(const Cache& cache, std::uint64_t address, std::uint64_t bytes) {
     if (cache.ended) return;
-    if (cache.stream.handle == VRAMKIT_STREAM_PER_THREAD) {
-        unsigned long long id = 0;
-        if (call_.cuStreamGetId(cache.stream.handle, &id) != CUDA_SUCCESS ||
-            id != cache.stream.id) {
-            return;
-        }
+    if (cache.stream.handle == VRAMKIT_STREAM_PER_THREAD || cache.stream.capture != 0) {
+        StreamRef named = cache.stream;
+        if (identify(call_, named) != CUDA_SUCCESS || !named.is(cache.stream)) return;
     }
     block_freed_(address, bytes, cache.stream.handle);
 }
