@@ -23,7 +23,7 @@ SIM_EXPORT CUresult cuUserObjectCreate(CUuserObject* object, void* data, CUhostF
                        flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) {
                        return CUDA_ERROR_INVALID_VALUE;
                    }
-                   *object = call.machine().user_objects.make({destroy, data}, references);
+                   *object = call.machine().user_objects.make({destroy, data, {}}, references);
                    return CUDA_SUCCESS;
                });
 }

@@ -46,7 +46,7 @@ void run_host_functions(Simulation& all, std::unique_lock<std::mutex>& lock) {
 
 void run_due_callbacks(Simulation& all, std::unique_lock<std::mutex>& lock) {
     if (all.machine == nullptr || !all.machine->user_objects.due()) return;
-    const DueCallbacks due = all.machine->user_objects.take_due();
+    const DueCallbacks due = all.machine->user_objects.take_due(all.machine->checker);
     lock.unlock();
     run_callbacks(due);
     lock.lock();

@@ -103,8 +103,9 @@ Call::~Call() {
         write_report_file(*machine_, thread_.generation);
     }
     // After a reset nobody is told of the objects that went with the former machine.
-    const DueCallbacks due =
-        all.machine == machine_ ? machine_->user_objects.take_due() : DueCallbacks{};
+    const DueCallbacks due = all.machine == machine_
+                                 ? machine_->user_objects.take_due(machine_->checker)
+                                 : DueCallbacks{};
     if (!wall) {
         lock_.unlock();
         run_callbacks(due);

@@ -39,6 +39,7 @@ struct Graph {
 
 // A launch keeps its executable until it is over, destroyed or not.
 struct GraphExecutable {
+    ~GraphExecutable() { objects.outlive(clock); }
     std::shared_ptr<const Graph> graph;
     ObjectReferences objects;
     // Launches of one executable follow each other, on whatever streams they are.

@@ -46,6 +46,9 @@ std::size_t UserObjects::live() const {
                       [](const auto& entry) { return !entry.second.expired(); }));
 }
 
-DueCallbacks UserObjects::take_due() { return std::exchange(*due_, {}); }
+DueCallbacks UserObjects::take_due(Checker& checker) {
+    for (const DestroyCallback& each : *due_) checker.host_waited(each.work);
+    return std::exchange(*due_, {});
+}
 
 }  // namespace vramkit::sim

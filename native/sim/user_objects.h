@@ -12,12 +12,14 @@
 #include <vector>
 
 #include "driver/cuda_abi.h"
+#include "sim/checker.h"
 
 namespace vramkit::sim {
 
 struct DestroyCallback {
     CUhostFn function = nullptr;
     void* data = nullptr;
+    Clock work;  // launches that are over when it runs
 };
 
 // Callbacks of objects that have gone, in that order, for whoever lets go of the lock next.
@@ -32,6 +34,8 @@ class UserObject {
     UserObject(const UserObject&) = delete;
     UserObject& operator=(const UserObject&) = delete;
 
+    void outlives(const Clock& work) { callback_.work.join(work); }
+
   private:
     DestroyCallback callback_;
     std::shared_ptr<DueCallbacks> due_;
@@ -45,6 +49,10 @@ class ObjectReferences {
     // False, and nothing is changed: the owner has not got so many.
     bool drop(CUuserObject object, std::uint64_t count);
     void clear() { owned_.clear(); }
+    // The owner kept them until this work was over.
+    void outlive(const Clock& work) {
+        for (auto& [handle, owned] : owned_) owned.object->outlives(work);
+    }
 
   private:
     struct Owned {
@@ -65,7 +73,8 @@ class UserObjects {
     ObjectReferences program;  // what the program owns, in whichever thread
 
     bool due() const { return !due_->empty(); }
-    DueCallbacks take_due();
+    // They are about to run: what they stand for is then known to the host.
+    DueCallbacks take_due(Checker& checker);
 
   private:
     std::shared_ptr<DueCallbacks> due_ = std::make_shared<DueCallbacks>();
