@@ -140,6 +140,7 @@ void Pool::retire(Cache* cache) {
     if (!abandoned_) drain(*cache);
     usage_.remove(*cache);
     ended_.add(cache->counters);
+    largest_ = std::max(largest_, cache->largest);
     std::erase_if(caches_, [&](const auto& each) { return each.get() == cache; });
 }
 
@@ -285,7 +286,7 @@ void Pool::collect(Shelf& shelf, ClassIndex index, std::size_t most) {
 
 // Whatever is done, of all shelves. wait: everything, at the price of a wait on the host.
 void Pool::collect_all(bool wait) {
-    bool unmarked = false;
+    std::vector<std::pair<Shelf*, Marks::Number>> unmarked;
     const auto each_shelf = [&](auto visit) {
         for (Known& each : streams_) {
             if (each.shelf == nullptr) continue;
@@ -296,14 +297,16 @@ void Pool::collect_all(bool wait) {
     each_shelf([&](Shelf& shelf) {
         shelf.mark();
         wait ? static_cast<void>(shelf.marks.wait()) : shelf.marks.ask();
-        unmarked |= shelf.has_unmarked();
+        // Other threads go on: only what is here now is waited for below.
+        if (wait && shelf.has_unmarked()) unmarked.emplace_back(&shelf, shelf.marks.close());
     });
     // Blocks of raw streams that nobody spoke of lately: their handles may mean anything by now,
     // and only the whole card can be waited for.
-    if (wait && unmarked && call_.cuCtxSynchronize() == CUDA_SUCCESS) {
-        each_shelf([](Shelf& shelf) {
-            if (shelf.has_unmarked()) shelf.marks.pass_all();
-        });
+    if (!unmarked.empty() && call_.cuCtxSynchronize() == CUDA_SUCCESS) {
+        for (const auto& [shelf, number] : unmarked) {
+            const std::lock_guard guard(shelf->lock);
+            shelf->marks.pass(number);
+        }
     }
     each_shelf([&](Shelf& shelf) {
         for (ClassIndex index = 0; index < kClasses; ++index) collect(shelf, index, kAll);
@@ -329,6 +332,7 @@ void Pool::drop_ended() {
             if (!shelf.marks.has_passed(shelf.last_mark)) return;
             for (ClassIndex index = 0; index < kClasses; ++index) collect(shelf, index, kAll);
             slow_.shelf_hits += shelf.hits;
+            slow_.marks += shelf.recorded;
         }
         each.shelf = nullptr;
     };

@@ -99,7 +99,7 @@ std::string Pool::check_invariants() {
             if (bytes != each.shelf->bytes) wrong += "the bytes of a shelf do not add up; ";
         }
     }
-    std::uint64_t reserved = extents_->idle();
+    std::uint64_t reserved = extents_->idle() + extents_->unreleased();
     const auto check_slab = [&](const Slab& slab) {
         std::uint64_t live = 0;
         for (std::uint32_t i = 0; i < slab.count; ++i) {

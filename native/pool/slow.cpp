@@ -293,8 +293,10 @@ bool Pool::preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& 
     while (ready.size() < count) {
         std::optional<Extent> extent = extents_->take(bytes, bytes + bytes / kExcessPart);
         if (!extent) {
-            extent = extents_->create(bytes, why);
-            if (extent) note_growth();
+            const std::uint64_t before = extents_->mapped();
+            extent = bytes > may_grow() ? extents_->compose(bytes, may_grow(), why)
+                                        : extents_->create(bytes, why);
+            if (extents_->mapped() > before) note_growth();
         }
         if (!extent) break;
         ready.push_back(std::move(*extent));
