@@ -157,9 +157,9 @@ TEST(what_is_handed_out_in_a_capture_is_the_graphs_while_it_lives) {
         const std::uint64_t address = must_malloc(*pool, bytes, captured);
         card.use(address, bytes, captured);
         const CUgraphExec graph = graphs::end_and_instantiate(captured.handle);
+        CHECK_EQUAL(graphs::launch(graph, launched_on.handle), CUDA_SUCCESS);
         must_free(*pool, address, ordinary);
         pool->trim(false);
-        CHECK_EQUAL(graphs::launch(graph, launched_on.handle), CUDA_SUCCESS);
         std::vector<std::uint64_t> blocks;
         for (int i = 0; i < 40; ++i) {
             blocks.push_back(must_malloc(*pool, bytes, ordinary));
