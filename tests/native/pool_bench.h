@@ -2,8 +2,11 @@
 #ifndef VRAMKIT_TESTS_NATIVE_POOL_BENCH_H
 #define VRAMKIT_TESTS_NATIVE_POOL_BENCH_H
 
+#include <chrono>
+#include <future>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "gpu.h"
 #include "pool/pool.h"
@@ -92,6 +95,29 @@ class Card {
   private:
     CUfunction spin_ = nullptr;
 };
+
+// Work of a stream that does not end before it is let go.
+class Gate {
+  public:
+    Gate(const Card& card, const StreamRef& stream) {
+        CHECK_EQUAL(card.call.cuLaunchHostFunc(stream.handle, &wait, this), CUDA_SUCCESS);
+    }
+    void open() { opened_.set_value(); }
+
+  private:
+    static void wait(void* gate) { static_cast<Gate*>(gate)->opened_.get_future().wait(); }
+
+    std::promise<void> opened_;
+};
+
+// Until the driver is called, by one that runs or, where it does otherwise, has ended.
+template <class Result>
+void wait_for_call(const Card& card, const char* symbol, const std::future<Result>& running) {
+    while (card.calls(symbol) == 0 &&
+           running.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+        std::this_thread::yield();
+    }
+}
 
 // The checker's silence. Programs with a broken rule in them are recognised by this line.
 inline void check_order(const Card& card) {

@@ -94,6 +94,7 @@ TEST(caches_of_streams_that_are_gone_do_not_pile_up) {
     }
     CHECK(pool->cache_count() <= 2);
     CHECK_EQUAL(pool->stats().allocation_count, std::uint64_t{300});
+    CHECK_EQUAL(pool->stats().marks, std::uint64_t{300});
     CHECK_EQUAL(pool->check_invariants(), std::string());
 }
 

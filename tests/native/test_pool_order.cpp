@@ -1,14 +1,12 @@
 // The order of streams, kept by the engine and watched by the checker: one sequence for each rule,
 // and threads and streams in random order. The same program is built with one rule broken at a
 // time (broken_rules): the checker must then report.
-#include <mutex>
-#include <random>
-#include <thread>
-#include <utility>
+#include <future>
 #include <vector>
 
 #include "graphs.h"
 #include "pool_bench.h"
+#include "random_order.h"
 
 using namespace bench;
 
@@ -177,97 +175,34 @@ TEST(what_is_handed_out_in_a_capture_is_the_graphs_while_it_lives) {
     check_order(card);
 }
 
-namespace {
-
-// A block and the stream of its last use.
-struct Held {
-    std::uint64_t address = 0, bytes = 0;
-    StreamRef stream;
-    bool moved = false;   // it was allocated on another one
-    bool lasting = true;  // the stream is one of those that all threads share
-};
-
-struct Shared {
-    const Card& card;
-    Pool& pool;
-    std::vector<StreamRef> streams;
-    std::mutex lock;
-    std::vector<Held> mailbox;  // allocated by one thread, freed by another
-};
-
-class Worker {
-  public:
-    Worker(Shared& shared, unsigned seed) : all_(shared), random_(seed) {}
-
-    void run(int rounds) {
-        CHECK_EQUAL(all_.card.call.cuCtxSetCurrent(all_.card.context), CUDA_SUCCESS);
-        for (int round = 0; round < rounds; ++round) {
-            own_ = all_.card.stream(one_in(2));
-            for (int step = 0; step < 60; ++step) act();
-            // Some of its blocks are freed only later, and by other threads.
-            all_.card.close(own_);
-            if (one_in(2)) all_.pool.trim(false);
-            if (one_in(4)) all_.pool.step();
-        }
-        for (const Held& block : live_) free(block);
-    }
-
-  private:
-    bool one_in(unsigned n) { return random_() % n == 0; }
-
-    void act() {
-        allocate();
-        if (!live_.empty() && one_in(3)) move(live_[random_() % live_.size()]);
-        if (!live_.empty() && one_in(4)) exchange();
-        while (live_.size() > 12 || (one_in(2) && !live_.empty())) {
-            std::swap(live_[random_() % live_.size()], live_.back());
-            free(live_.back());
-            live_.pop_back();
-        }
-    }
-    void allocate() {
-        Held block;
-        block.lasting = !one_in(4);
-        block.stream = block.lasting ? all_.streams[random_() % all_.streams.size()] : own_;
-        block.bytes = one_in(4) ? 2 * kMiB + random_() % (4 * kMiB) : 1 + random_() % 300000;
-        Failure why;
-        block.address = all_.pool.malloc(block.bytes, block.stream, one_in(2), why);
-        if (block.address == 0) {
-            CHECK(why.kind == Failure::Kind::out_of_memory);
-            return;
-        }
-        all_.card.use(block.address, block.bytes, block.stream);
-        live_.push_back(block);
-    }
-    // On to another stream, in order.
-    void move(Held& block) {
-        if (!block.lasting) return;
-        const StreamRef& to = all_.streams[random_() % all_.streams.size()];
-        all_.card.order(block.stream, to);
-        all_.card.use(block.address, block.bytes, to);
-        block.moved = true;
-        block.stream = to;
-    }
-    void exchange() {
-        const std::lock_guard guard(all_.lock);
-        all_.mailbox.push_back(live_.back());
-        live_.pop_back();
-        if (all_.mailbox.size() > 6) {
-            live_.push_back(all_.mailbox.front());
-            all_.mailbox.erase(all_.mailbox.begin());
-        }
-    }
-    void free(const Held& block) {
-        must_free(all_.pool, block.address,
-                  block.moved ? std::optional(block.stream) : std::nullopt);
-    }
-    Shared& all_;
-    std::mt19937 random_;
-    StreamRef own_;
-    std::vector<Held> live_;
-};
-
-}  // namespace
+TEST(what_is_freed_while_another_thread_waits_for_the_card_is_not_taken_for_done) {
+    const Card card;
+    Config config;
+    config.thread_cache_max_blocks = 0;  // every free spills
+    const auto pool = open_pool(card, config);
+    const StreamRef raw = card.stream(false), told = card.stream(true);
+    const std::uint64_t early = must_malloc(*pool, kPage, raw);
+    const std::uint64_t late_raw = must_malloc(*pool, kPage, raw);
+    const std::uint64_t late_told = must_malloc(*pool, kPage, told);
+    card.use(early, kPage, raw);
+    // Unmarked: only the whole card can be waited for.
+    CHECK_EQUAL(gpu::sim().inject("cuEventRecord", 1, 1, CUDA_ERROR_UNKNOWN, 0), 0);
+    must_free(*pool, early);
+    Gate gate(card, raw);
+    std::future<std::uint64_t> released =
+        std::async(std::launch::async, [&] { return pool->trim(true); });
+    wait_for_call(card, "cuCtxSynchronize", released);
+    card.use(late_raw, kPage, raw);
+    must_free(*pool, late_raw);
+    card.occupy(told);
+    card.use(late_told, kPage, told);
+    must_free(*pool, late_told);
+    gate.open();
+    CHECK_EQUAL(released.get(), kPage);
+    CHECK_EQUAL(pool->trim(true), 2 * kPage);
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+    check_order(card);
+}
 
 TEST(threads_and_streams_in_random_order_never_break_the_order) {
     const Card card;
@@ -278,17 +213,7 @@ TEST(threads_and_streams_in_random_order_never_break_the_order) {
     config.limit = 48 * kMiB;
     {
         const auto pool = open_pool(card, config);
-        Shared shared{card, *pool, {}, {}, {}};
-        for (int i = 0; i < 5; ++i) shared.streams.push_back(card.stream());
-        std::vector<std::thread> threads;
-        for (unsigned seed = 0; seed < 4; ++seed) {
-            threads.emplace_back([&shared, seed] { Worker(shared, seed).run(25); });
-        }
-        for (std::thread& thread : threads) thread.join();
-        for (const Held& block : shared.mailbox) {
-            must_free(*pool, block.address,
-                      block.moved ? std::optional(block.stream) : std::nullopt);
-        }
+        random_order::run(card, *pool, 4, 25);
         CHECK_EQUAL(pool->check_invariants(), std::string());
         const Stats stats = pool->stats();
         CHECK_EQUAL(stats.current_usage, std::uint64_t{0});
