@@ -62,7 +62,7 @@ void Addresses::give(std::uint64_t address, std::uint64_t bytes) {
 }
 
 void Addresses::release() {
-    if (bytes_ > 0) call_.cuMemAddressFree(base_, bytes_);
+    if (bytes_ > 0 && call_.cuMemAddressFree(base_, bytes_) != CUDA_SUCCESS) return;
     forget();
 }
 

@@ -33,7 +33,8 @@ class Addresses {
     void give(std::uint64_t address, std::uint64_t bytes);
     const std::map<std::uint64_t, std::uint64_t>& holes() const { return holes_; }  // begin -> end
 
-    // Gives the reservation back; nothing may be mapped in it.
+    // Gives the reservation back; nothing may be mapped in it. Where the driver refuses, the end
+    // tries again.
     void release();
     // The driver no longer knows the reservation.
     void forget();

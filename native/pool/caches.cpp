@@ -319,7 +319,8 @@ void Pool::collect(Shelf& shelf, ClassIndex index, std::size_t most) {
 
 // Whatever is done, of all shelves; or everything, at the price of a wait on the host.
 void Pool::collect_all(Wait wait) {
-    bool unmarked = false, captured = false;
+    std::vector<std::pair<Shelf*, Marks::Number>> unmarked;
+    bool captured = false;
     release_held(wait != Wait::no);
     const auto each_shelf = [&](auto visit) {
         for (Known& each : streams_) {
@@ -331,18 +332,18 @@ void Pool::collect_all(Wait wait) {
     each_shelf([&](Shelf& shelf) {
         shelf.mark();
         wait == Wait::no ? shelf.marks.ask() : static_cast<void>(shelf.marks.wait());
-        unmarked |= shelf.has_unmarked();
+        captured |= shelf.is_captured();
+        // Other threads go on: only what is here now is waited for below.
+        if (wait == Wait::for_card && shelf.has_unmarked()) {
+            unmarked.emplace_back(&shelf, shelf.marks.close());
+        }
     });
     // Blocks of raw streams that nobody spoke of lately: their handles may mean anything by now,
     // and only the whole card can be waited for. That would break every capture of the context.
-    if (wait == Wait::for_card && unmarked) {
-        each_shelf([&](Shelf& shelf) { captured |= shelf.is_captured(); });
-        if (!captured && call_.cuCtxSynchronize() == CUDA_SUCCESS) {
-            each_shelf([](Shelf& shelf) {
-                if (shelf.has_unmarked()) shelf.marks.pass_all();
-            });
-            lending_.pass_all();
-            release_held(false);
+    if (!unmarked.empty() && !captured && call_.cuCtxSynchronize() == CUDA_SUCCESS) {
+        for (const auto& [shelf, number] : unmarked) {
+            const std::lock_guard guard(shelf->lock);
+            shelf->marks.pass(number);
         }
     }
     each_shelf([&](Shelf& shelf) {
@@ -369,6 +370,7 @@ void Pool::drop_ended() {
             if (!shelf.marks.has_passed(shelf.last_mark)) return;
             for (ClassIndex index = 0; index < kClasses; ++index) collect(shelf, index, kAll);
             slow_.shelf_hits += shelf.hits;
+            slow_.marks += shelf.recorded;
         }
         each.shelf = nullptr;
     };

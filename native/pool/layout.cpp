@@ -102,7 +102,7 @@ std::string Pool::check_invariants() {
     lending_.each([&](const BlockRef& block) {
         count(block, State::held, block.slab->index, "the list of held ones");
     });
-    std::uint64_t reserved = extents_->idle();
+    std::uint64_t reserved = extents_->idle() + extents_->unreleased();
     const auto check_slab = [&](const Slab& slab) {
         std::uint64_t live = 0;
         for (std::uint32_t i = 0; i < slab.count; ++i) {

@@ -62,7 +62,11 @@ Pool::~Pool() {
     if (extents_ == nullptr || abandoned_) return;
     // Whatever is still live goes too: nobody can free it any more.
     const SlowPathScope scope(call_, context_);
-    if (!large_.empty() || slabs_->mapped() > 0) call_.cuCtxSynchronize();
+    if ((!large_.empty() || slabs_->mapped() > 0) && call_.cuCtxSynchronize() != CUDA_SUCCESS) {
+        // Work may be under way, and there is no waiting for it: its memory ends with the context.
+        forget_driver();
+        return;
+    }
     for (auto& [address, slab] : large_) extents_->destroy(std::move(slab->extent));
     for (Extent& extent : slabs_->take_all_segments()) extents_->destroy(std::move(extent));
     for (const auto& [address, block] : direct_.all()) call_.cuMemFree_v2(address);

@@ -1,6 +1,7 @@
 // Completion marks: events on a stream that say how far its work is done.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -36,10 +37,12 @@ class Events {
         const std::lock_guard guard(lock_);
         spare_.push_back(event);
     }
+    // What the driver refuses is spare still.
     void drop() {
         const std::lock_guard guard(lock_);
-        for (const CUevent event : spare_) call_.cuEventDestroy_v2(event);
-        spare_.clear();
+        std::erase_if(spare_, [this](CUevent event) {
+            return call_.cuEventDestroy_v2(event) == CUDA_SUCCESS;
+        });
     }
     // The driver no longer knows them.
     void forget() {
@@ -74,7 +77,7 @@ class Marks {
     const DriverTable& call() const { return events_.call(); }
     Number open() const { return open_; }
     bool has_passed(Number number) const { return number <= passed_; }
-    bool is_recorded(Number number) const { return number < open_; }
+    bool is_recorded(Number number) const { return number <= covered_; }
 
     // An event behind all work that the stream holds now. False, and the number stays open: the
     // driver refuses, or the stream is being captured, and the event would become part of a graph.
@@ -83,16 +86,13 @@ class Marks {
         if (is_captured(call, stream)) return false;
         const CUevent event = events_.take();
         if (event == nullptr) return false;
-        if (call.cuEventRecord(event, stream) != CUDA_SUCCESS) {
-            events_.give(event);
-            return false;
-        }
-        if (is_captured(call, stream)) {
-            // A capture began in between, and to ask for this event would break it.
+        if (call.cuEventRecord(event, stream) != CUDA_SUCCESS || is_captured(call, stream)) {
+            // It is of no use, or a capture began in between, and to ask for it would break that.
             call.cuEventDestroy_v2(event);
             return false;
         }
-        recorded_.emplace_back(open_++, event);
+        covered_ = open_++;
+        recorded_.emplace_back(covered_, event);
         return true;
     }
     // Asks the driver about the oldest marks until one has not passed. Never waits.
@@ -118,11 +118,16 @@ class Marks {
         }
         return has_passed(number);
     }
-    // All work of the stream is known to be done.
-    void pass_all() {
-        while (!recorded_.empty()) pass_oldest();
-        passed_ = open_++;
+    // The open number, and another one from now on: what is freed later waits for that.
+    Number close() { return open_++; }
+    // All work that the stream had when this number was closed is known to be done.
+    void pass(Number number) {
+        while (!recorded_.empty() && recorded_.front().first <= number) pass_oldest();
+        passed_ = std::max(passed_, number);
+        covered_ = std::max(covered_, number);
     }
+    // No work of the stream is left, nor will there be any.
+    void pass_all() { pass(close()); }
     void drop() {
         for (const auto& [number, event] : recorded_) events_.give(event);
         recorded_.clear();
@@ -139,6 +144,7 @@ class Marks {
 
     Events& events_;
     Number open_ = 1;
+    Number covered_ = 0;  // the last one with an event, or passed without
     Number passed_ = 0;
     std::deque<std::pair<Number, CUevent>> recorded_;
 };

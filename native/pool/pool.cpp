@@ -2,6 +2,7 @@
 #include "pool/pool.h"
 
 #include "pool/scopes.h"
+#include "pool/streams.h"
 #include "pool/threads.h"
 
 namespace vramkit::pool {
@@ -10,7 +11,7 @@ std::uint64_t Pool::malloc_cached(std::uint64_t bytes, const StreamRef& stream) 
     if (bytes - 1 >= kLargestRequest || forked()) return 0;
     Cache* const cache = find_cache(id_, stream);
     if (cache == nullptr) return 0;
-    const ClassIndex index = class_map_.load(std::memory_order_relaxed)->of(bytes);
+    const ClassIndex index = class_map_.load(std::memory_order_acquire)->of(bytes);
     cache->take_for_sure();
     Cache::Bin& bin = cache->bins[index];
     if (bin.blocks.empty()) {
@@ -125,7 +126,7 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool ma
         stream.capture == 0) {
         return malloc_direct(*cache, bytes, may_wait, why);
     }
-    const ClassIndex index = class_map_.load(std::memory_order_relaxed)->of(bytes);
+    const ClassIndex index = class_map_.load(std::memory_order_acquire)->of(bytes);
     BlockRef block = take_from_shelf(*cache, index);
     if (block.slab == nullptr) block = malloc_slow(*cache, index, bytes, may_wait, why);
     if (block.slab == nullptr) return 0;

@@ -10,17 +10,18 @@ class SlowPathScope {
   public:
     SlowPathScope(const DriverTable& call, CUcontext context) : call_(call) {
         CUcontext current = nullptr;
-        call_.cuCtxGetCurrent(&current);
-        if (current == nullptr) {
+        const bool known = call_.cuCtxGetCurrent(&current) == CUDA_SUCCESS;
+        if (known && current == nullptr) {
             // Nothing to restore: like the CUDA runtime, leave ours to the thread's next calls.
             call_.cuCtxSetCurrent(context);
         } else {
-            pushed_ = current != context && call_.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+            pushed_ = !(known && current == context) &&
+                      call_.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
         }
-        call_.cuThreadExchangeStreamCaptureMode(&mode_);
+        relaxed_ = call_.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
     }
     ~SlowPathScope() {
-        call_.cuThreadExchangeStreamCaptureMode(&mode_);
+        if (relaxed_) call_.cuThreadExchangeStreamCaptureMode(&mode_);
         CUcontext popped = nullptr;
         if (pushed_) call_.cuCtxPopCurrent_v2(&popped);
     }
@@ -31,6 +32,7 @@ class SlowPathScope {
     const DriverTable& call_;
     CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool pushed_ = false;
+    bool relaxed_ = false;
 };
 
 }  // namespace vramkit::pool

@@ -323,11 +323,11 @@ bool Pool::preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& 
     std::vector<Extent> ready;
     while (ready.size() < count) {
         std::optional<Extent> extent = extents_->take(bytes, bytes + bytes / kExcessPart);
-        if (!extent && bytes > may_grow()) {
-            why = Failure::out_of_memory();
-        } else if (!extent) {
-            extent = extents_->create(bytes, why);
-            if (extent) note_growth();
+        if (!extent) {
+            const std::uint64_t before = extents_->mapped();
+            extent = bytes > may_grow() ? extents_->compose(bytes, may_grow(), why)
+                                        : extents_->create(bytes, why);
+            if (extents_->mapped() > before) note_growth();
         }
         if (!extent) break;
         ready.push_back(std::move(*extent));

@@ -18,7 +18,8 @@
 // Equations, checked by Pool::check_invariants when nothing else runs:
 //   blocks of a slab   = live or lent + held + cached + shelved + idle of that slab
 //   cache.bytes        = sum over its bins of the blocks' bytes; a shelf's likewise
-//   reserved bytes     = bytes of segments + of large blocks + of idle extents
+//   reserved bytes     = bytes of segments + of large blocks + of idle extents + of handles whose
+//                        release was put off
 #pragma once
 
 #include <array>

@@ -98,6 +98,7 @@ struct Controls {
     decltype(&simHostAlias) host_alias;
     decltype(&simReports) reports;
     decltype(&simCallCounts) call_counts;
+    decltype(&simResetCallCounts) reset_call_counts;
     decltype(&simLiveObjects) live_objects;
     decltype(&simTimelineStart) timeline_start;
     decltype(&simTimeline) timeline;
@@ -117,6 +118,7 @@ struct Controls {
         find(host_alias, "simHostAlias");
         find(reports, "simReports");
         find(call_counts, "simCallCounts");
+        find(reset_call_counts, "simResetCallCounts");
         find(live_objects, "simLiveObjects");
         find(timeline_start, "simTimelineStart");
         find(timeline, "simTimeline");

@@ -1,0 +1,225 @@
+// The order of streams, kept by the engine and watched by the checker: one sequence for each rule,
+// and threads and streams in random order. The same program is built with one rule broken at a
+// time (broken_rules): the checker must then report.
+#include <future>
+#include <vector>
+
+#include "graphs.h"
+#include "pool_bench.h"
+#include "random_order.h"
+
+using namespace bench;
+
+TEST(another_stream_gets_a_block_only_behind_its_mark) {
+    const Card card;
+    Config config;
+    config.thread_cache_max_blocks = 0;  // every free spills
+    config.batch_alloc_count = 1;
+    config.limit = 2 * kMiB;
+    const auto pool = open_pool(card, config);
+    const StreamRef first = card.stream(), second = card.stream();
+    const std::uint64_t bytes = kPage;
+    const std::uint64_t address = must_malloc(*pool, bytes, first);
+    card.occupy(first);
+    card.use(address, bytes, first);
+    must_free(*pool, address);
+    // The work is still under way, and there is no other memory: the stream has to wait for it.
+    const std::uint64_t again = must_malloc(*pool, bytes, second);
+    CHECK_EQUAL(again, address);
+    CHECK_EQUAL(card.calls("cuStreamWaitEvent"), std::uint64_t{1});
+    card.use(again, bytes, second);
+    must_free(*pool, again);
+    check_order(card);
+}
+
+TEST(a_stream_may_be_destroyed_when_the_pool_is_told) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef stream = card.stream(), other = card.stream();
+    const std::uint64_t address = must_malloc(*pool, 5 * kMiB, stream);
+    card.use(address, 5 * kMiB, stream);
+    must_free(*pool, address);
+    card.close(stream);
+    CHECK_EQUAL(card.call.cuCtxSynchronize(), CUDA_SUCCESS);
+    const std::uint64_t again = must_malloc(*pool, 5 * kMiB, other);
+    CHECK_EQUAL(again, address);
+    must_free(*pool, again);
+    check_order(card);
+}
+
+TEST(a_block_freed_after_its_stream_was_destroyed_waits_for_that_streams_work) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef gone = card.stream();
+    const std::uint64_t address = must_malloc(*pool, kPage, gone);
+    card.occupy(gone);
+    card.use(address, kPage, gone);
+    card.close(gone);
+    const StreamRef next = card.stream();  // may have the handle of the one that is gone
+    must_free(*pool, address);
+    const std::uint64_t other = must_malloc(*pool, kPage, next);
+    CHECK(other != address);
+    card.use(other, kPage, next);
+    CHECK_EQUAL(pool->trim(false), std::uint64_t{0});
+    CHECK_EQUAL(pool->trim(true), kPage);
+    must_free(*pool, other);
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+    check_order(card);
+}
+
+TEST(blocks_freed_before_their_stream_ends_wait_for_its_last_work) {
+    for (const bool told : {true, false}) {
+        const Card card;
+        const auto pool = open_pool(card);
+        const StreamRef gone = card.stream(told), next = card.stream();
+        const std::uint64_t address = must_malloc(*pool, kPage, gone);
+        card.occupy(gone);
+        card.use(address, kPage, gone);
+        must_free(*pool, address);
+        card.close(gone);
+        const std::uint64_t other = must_malloc(*pool, kPage, next);
+        CHECK(other != address);
+        card.use(other, kPage, next);
+        must_free(*pool, other);
+        check_order(card);
+    }
+}
+
+TEST(memory_goes_back_to_the_driver_only_when_its_work_is_done) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef stream = card.stream(true);
+    const std::uint64_t address = must_malloc(*pool, 4 * kMiB, stream);
+    card.occupy(stream);
+    card.use(address, 4 * kMiB, stream);
+    must_free(*pool, address);
+    CHECK_EQUAL(pool->trim(false), std::uint64_t{0});
+    gpu::sim().advance(2 * kSecond);
+    CHECK_EQUAL(pool->trim(false), 4 * kMiB);
+    check_order(card);
+}
+
+TEST(memory_moves_into_a_larger_block_only_when_its_work_is_done) {
+    const Card card;
+    Config config;
+    config.limit = 8 * kMiB;
+    const auto pool = open_pool(card, config);
+    const StreamRef first = card.stream(true), second = card.stream(true);
+    std::vector<std::uint64_t> blocks;
+    for (int i = 0; i < 4; ++i) blocks.push_back(must_malloc(*pool, kPage, first));
+    card.occupy(first);
+    for (const std::uint64_t block : blocks) card.use(block, kPage, first);
+    for (const std::uint64_t block : blocks) must_free(*pool, block);
+    // No block of this class is there to wait for on the GPU.
+    const std::uint64_t large = must_malloc(*pool, 8 * kMiB, second);
+    card.use(large, 8 * kMiB, second);
+    must_free(*pool, large);
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+    check_order(card);
+}
+
+TEST(a_block_freed_on_another_stream_is_that_streams) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef first = card.stream(), second = card.stream();
+    for (const std::uint64_t bytes : {std::uint64_t{4096}, 3 * kMiB}) {
+        const std::uint64_t address = must_malloc(*pool, bytes, first);
+        card.use(address, bytes, first);
+        card.order(first, second);
+        card.occupy(second);
+        card.use(address, bytes, second);
+        must_free(*pool, address, second);
+        const std::uint64_t other = must_malloc(*pool, bytes, first);
+        CHECK(other != address);
+        card.use(other, bytes, first);
+        CHECK_EQUAL(must_malloc(*pool, bytes, second), address);
+        card.use(address, bytes, second);
+        must_free(*pool, address);
+        must_free(*pool, other);
+    }
+    check_order(card);
+}
+
+TEST(what_is_handed_out_in_a_capture_is_the_graphs_while_it_lives) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef ordinary = card.stream(true), launched_on = card.stream(true);
+    StreamRef captured = card.stream(true);
+    for (const std::uint64_t bytes : {std::uint64_t{4096}, 3 * kMiB}) {
+        // Caches of this thread for all three, so that nothing is done for the first time below.
+        for (const StreamRef& stream : {ordinary, launched_on}) {
+            must_free(*pool, must_malloc(*pool, bytes, stream));
+        }
+        CHECK_EQUAL(graphs::begin_capture(captured.handle), CUDA_SUCCESS);
+        CHECK_EQUAL(identify(card.call, captured), CUDA_SUCCESS);
+        const std::uint64_t address = must_malloc(*pool, bytes, captured);
+        card.use(address, bytes, captured);
+        const CUgraphExec graph = graphs::end_and_instantiate(captured.handle);
+        CHECK_EQUAL(graphs::launch(graph, launched_on.handle), CUDA_SUCCESS);
+        must_free(*pool, address, ordinary);
+        pool->trim(false);
+        std::vector<std::uint64_t> blocks;
+        for (int i = 0; i < 40; ++i) {
+            blocks.push_back(must_malloc(*pool, bytes, ordinary));
+            CHECK(blocks.back() != address);
+            card.use(blocks.back(), bytes, ordinary);
+        }
+        CHECK_EQUAL(pool->stats().captures, std::uint64_t{1});
+        for (const std::uint64_t block : blocks) must_free(*pool, block);
+        CHECK_EQUAL(graphs::destroy(graph), CUDA_SUCCESS);
+        gpu::sim().advance(kSecond);
+        pool->trim(true);
+        CHECK_EQUAL(pool->stats().captures, std::uint64_t{0});
+        CHECK_EQUAL(pool->stats().reserved, std::uint64_t{0});
+    }
+    check_order(card);
+}
+
+TEST(what_is_freed_while_another_thread_waits_for_the_card_is_not_taken_for_done) {
+    const Card card;
+    Config config;
+    config.thread_cache_max_blocks = 0;  // every free spills
+    const auto pool = open_pool(card, config);
+    const StreamRef raw = card.stream(false), told = card.stream(true);
+    const std::uint64_t early = must_malloc(*pool, kPage, raw);
+    const std::uint64_t late_raw = must_malloc(*pool, kPage, raw);
+    const std::uint64_t late_told = must_malloc(*pool, kPage, told);
+    card.use(early, kPage, raw);
+    // Unmarked: only the whole card can be waited for.
+    CHECK_EQUAL(gpu::sim().inject("cuEventRecord", 1, 1, CUDA_ERROR_UNKNOWN, 0), 0);
+    must_free(*pool, early);
+    Gate gate(card, raw);
+    std::future<std::uint64_t> released =
+        std::async(std::launch::async, [&] { return pool->trim(true); });
+    wait_for_call(card, "cuCtxSynchronize", released);
+    card.use(late_raw, kPage, raw);
+    must_free(*pool, late_raw);
+    card.occupy(told);
+    card.use(late_told, kPage, told);
+    must_free(*pool, late_told);
+    gate.open();
+    CHECK_EQUAL(released.get(), kPage);
+    CHECK_EQUAL(pool->trim(true), 2 * kPage);
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+    check_order(card);
+}
+
+TEST(threads_and_streams_in_random_order_never_break_the_order) {
+    const Card card;
+    Config config;
+    config.thread_cache_max_blocks = 4;
+    config.batch_alloc_count = 3;
+    config.decay_ms = 1;
+    config.limit = 48 * kMiB;
+    {
+        const auto pool = open_pool(card, config);
+        random_order::run(card, *pool, 4, 25);
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+        const Stats stats = pool->stats();
+        CHECK_EQUAL(stats.current_usage, std::uint64_t{0});
+        // It has been short: every tier was used.
+        CHECK(stats.other_hits > 0 && stats.wait_hits > 0 && stats.remap_hits > 0);
+    }
+    check_order(card);
+    check_nothing_left();
+}

@@ -1,0 +1,63 @@
+// A pool that is short of memory: what it waits for, what it takes apart, when it gives up.
+#include <vector>
+
+#include "pool_bench.h"
+
+using namespace bench;
+
+TEST(without_leave_to_wait_a_block_under_way_is_not_handed_out) {
+    const Card card;
+    Config config;
+    config.thread_cache_max_blocks = 0;
+    config.limit = 2 * kMiB;
+    const auto pool = open_pool(card, config);
+    const StreamRef first = card.stream(), second = card.stream();
+    const std::uint64_t address = must_malloc(*pool, kPage, first);
+    card.occupy(first);
+    card.use(address, kPage, first);
+    must_free(*pool, address);
+    Failure why;
+    CHECK_EQUAL(pool->malloc(kPage, second, false, why), std::uint64_t{0});
+    CHECK(why.kind == Failure::Kind::out_of_memory);
+    CHECK(why.message.find("asked for 2097152 bytes") != std::string::npos);
+    CHECK_EQUAL(card.calls("cuStreamWaitEvent"), std::uint64_t{0});
+}
+
+TEST(memory_of_idle_classes_serves_others_when_the_card_is_full) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef stream = card.stream();
+    std::vector<std::uint64_t> blocks;
+    for (int i = 0; i < 30; ++i) blocks.push_back(must_malloc(*pool, 32 * kMiB, stream));
+    for (const std::uint64_t block : blocks) must_free(*pool, block);
+    const std::uint64_t one = must_malloc(*pool, 900 * kMiB, stream);
+    CHECK(one != 0);
+    must_free(*pool, one);
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+    CHECK(pool->trim(true) > 0);
+    CHECK_EQUAL(pool->stats().reserved, std::uint64_t{0});
+    check_order(card);
+}
+
+TEST(preallocation_of_large_blocks_keeps_to_the_limit) {
+    const Card card;
+    Config config;
+    config.limit = 32 * kMiB;
+    const auto pool = open_pool(card, config);
+    const StreamRef stream = card.stream(true);
+    std::vector<std::uint64_t> blocks;
+    for (int i = 0; i < 8; ++i) blocks.push_back(must_malloc(*pool, 4 * kMiB, stream));
+    for (int i = 0; i < 8; i += 2) must_free(*pool, blocks[i]);
+    // Idle, and in pieces between blocks that are live.
+    gpu::sim().advance(kSecond);
+    Failure why;
+    CHECK_EQUAL(pool->malloc(20 * kMiB, stream, true, why), std::uint64_t{0});
+    CHECK_EQUAL(pool->stats().idle, 16 * kMiB);
+    CHECK(pool->preallocate(16 * kMiB, 1, why));
+    CHECK_EQUAL(pool->stats().reserved, config.limit);
+    CHECK(!pool->preallocate(16 * kMiB, 2, why));
+    CHECK(why.kind == Failure::Kind::out_of_memory);
+    CHECK_EQUAL(pool->stats().reserved, config.limit);
+    for (int i = 1; i < 8; i += 2) must_free(*pool, blocks[i]);
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+}

@@ -1,0 +1,182 @@
+// Threads at the engine: its own beside theirs, what they wait for, and what is counted of them.
+#include <atomic>
+#include <future>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "pool_bench.h"
+#include "random_order.h"
+
+using namespace bench;
+
+TEST(the_pools_own_thread_beside_those_that_use_and_change_it) {
+    const Card card;
+    Config config;
+    config.thread_cache_max_blocks = 4;
+    config.batch_alloc_count = 3;
+    config.decay_ms = 1;
+    config.defrag_interval_ms = 1;
+    config.defrag_threshold = 0;
+    config.limit = 64 * kMiB;
+    {
+        const auto pool = open_pool(card, config, true);
+        std::atomic<bool> done{false};
+        std::thread meddler([&] {
+            for (std::uint64_t round = 0; !done; ++round) {
+                Failure why;
+                Config changed = pool->config();
+                changed.thread_cache_max_blocks = round % 8;
+                changed.enable_stats = round % 3 != 0;
+                changed.classes = round % 2 == 0 ? Classes::fine : Classes::seed;
+                changed.cache_bytes = round % 5 == 0 ? kMiB : 32 * kMiB;
+                CHECK(pool->configure(changed, why));
+                pool->trim(round % 16 == 0);
+                pool->defragment(why);
+                pool->preallocate(3 * kMiB, 2, why);
+                CHECK(pool->stats().reserved <= config.limit);
+                pool->layout();
+                pool->step();
+                pool->reset_stats();
+            }
+        });
+        random_order::run(card, *pool, 4, 20);
+        done = true;
+        meddler.join();
+        CHECK_EQUAL(pool->stats().current_usage, std::uint64_t{0});
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+        Failure why;
+        CHECK(pool->close(why));
+    }
+    check_order(card);
+    check_nothing_left();
+}
+
+TEST(hot_paths_go_on_while_another_thread_holds_the_locks) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef waited_for = card.stream(true), other = card.stream(true);
+    // As many as a cache holds, and more: those are shelved and come back, with the lock of that
+    // shelf alone.
+    std::vector<std::uint64_t> few(60), many(100);
+    for (std::uint64_t& block : few) block = must_malloc(*pool, 4096, waited_for);
+    for (std::uint64_t& block : many) block = must_malloc(*pool, 4096, other);
+    must_free(*pool, must_malloc(*pool, 3 * kMiB, waited_for));
+    Gate gate(card, waited_for);
+    // With the pool's lock and that of the stream's shelf, until the stream gets on.
+    std::future<std::uint64_t> trimmed =
+        std::async(std::launch::async, [&] { return pool->trim(true); });
+    wait_for_call(card, "cuEventSynchronize", trimmed);
+    gpu::sim().reset_call_counts();
+    // Whoever takes one of the two never comes back: the gate opens after this.
+    for (int round = 0; round < 10; ++round) {
+        for (const std::uint64_t block : few) must_free(*pool, block);
+        for (const std::uint64_t block : many) must_free(*pool, block);
+        for (std::uint64_t& block : few) block = must_malloc(*pool, 4096, waited_for);
+        for (std::uint64_t& block : many) block = must_malloc(*pool, 4096, other);
+    }
+    CHECK_EQUAL(gpu::text_of(gpu::sim().call_counts),
+                std::string("{\"simBlockAlloc\":1600,\"simBlockFree\":1600}"));
+    gate.open();
+    CHECK(trimmed.get() > 0);
+    for (const std::uint64_t block : few) must_free(*pool, block);
+    for (const std::uint64_t block : many) must_free(*pool, block);
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+    check_order(card);
+}
+
+TEST(the_peak_is_within_64_kib_a_cache_of_the_true_one) {
+    const Card card("checker=off,data=off,capacity=1GiB");
+    const auto pool = open_pool(card);
+    constexpr int kThreads = 4, kStreams = 2;
+    std::mutex lock;
+    std::uint64_t live = 0, peak = 0;
+    std::vector<std::thread> threads;
+    for (unsigned seed = 0; seed < kThreads; ++seed) {
+        threads.emplace_back([&, seed] {
+            CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+            const StreamRef streams[kStreams] = {card.stream(), card.stream()};
+            std::mt19937 random(seed);
+            std::vector<std::pair<std::uint64_t, std::uint64_t>> held;
+            for (int step = 0; step < 3000; ++step) {
+                // Up and down by turns, so that the peak moves.
+                const bool up = random() % 100 < (step / 300 % 2 == 0 ? 65u : 40u);
+                const std::lock_guard guard(lock);
+                if (up || held.empty()) {
+                    const std::uint64_t bytes = 1 + random() % (random() % 9 == 0 ? 200000 : 3000);
+                    held.emplace_back(must_malloc(*pool, bytes, streams[step % kStreams]), bytes);
+                    live += bytes;
+                    peak = std::max(peak, live);
+                } else {
+                    std::swap(held[random() % held.size()], held.back());
+                    must_free(*pool, held.back().first);
+                    live -= held.back().second;
+                    held.pop_back();
+                }
+            }
+            const std::lock_guard guard(lock);
+            for (const auto& [address, bytes] : held) {
+                must_free(*pool, address);
+                live -= bytes;
+            }
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+    const Stats stats = pool->stats();
+    CHECK_EQUAL(stats.current_usage, std::uint64_t{0});
+    CHECK(stats.peak_usage <= peak);
+    CHECK(stats.peak_usage + kThreads * kStreams * 64 * 1024 >= peak);
+    CHECK(peak > 4 * kThreads * kStreams * 64 * 1024);
+}
+
+TEST(threads_short_of_memory_with_streams_that_come_and_go) {
+    const Card card;
+    Config config;
+    config.thread_cache_max_blocks = 4;
+    config.batch_alloc_count = 3;
+    config.limit = 24 * kMiB;
+    {
+        const auto pool = open_pool(card, config);
+        std::vector<std::thread> threads;
+        std::atomic<int> refused{0};
+        for (int number = 0; number < 4; ++number) {
+            threads.emplace_back([&, number] {
+                CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+                std::mt19937 random(number);
+                std::vector<std::uint64_t> live;
+                for (int round = 0; round < 20; ++round) {
+                    const StreamRef stream = card.stream();
+                    for (int step = 0; step < 25; ++step) {
+                        const std::uint64_t bytes = random() % 3 == 0
+                                                        ? 2 * kMiB + random() % (2 * kMiB)
+                                                        : 1 + random() % 500000;
+                        Failure why;
+                        const std::uint64_t address =
+                            pool->malloc(bytes, stream, random() % 2 == 0, why);
+                        if (address != 0) {
+                            card.use(address, bytes, stream);
+                            live.push_back(address);
+                        } else {
+                            ++refused;
+                        }
+                        while (live.size() > 5) {
+                            must_free(*pool, live.front());
+                            live.erase(live.begin());
+                        }
+                    }
+                    // Blocks outlive it, and are freed by this thread later.
+                    card.close(stream);
+                    if (round % 5 == 0) pool->stats();
+                }
+                for (const std::uint64_t address : live) must_free(*pool, address);
+            });
+        }
+        for (std::thread& thread : threads) thread.join();
+        CHECK(refused > 0);
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+        CHECK_EQUAL(pool->stats().current_usage, std::uint64_t{0});
+    }
+    check_order(card);
+    check_nothing_left();
+}
