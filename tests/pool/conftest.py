@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from vramkit import Pool
-from vramkit.driver import Device, Driver, Simulator
+from vramkit.driver import Device, Driver, Simulator, Stream
+
+from .graphs import Graphs
 
 
 @pytest.fixture
@@ -32,3 +34,18 @@ def pool(device: Device, request: pytest.FixtureRequest) -> Iterator[Pool]:
     if not made.closed:
         assert made.check_invariants() == ""
     made.close()
+
+
+@pytest.fixture
+def graphs(driver: Driver) -> Iterator[Graphs]:
+    made = Graphs(driver)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def streams(device: Device) -> Iterator[list[Stream]]:
+    made = [device.stream() for _ in range(3)]
+    yield made
+    for stream in made:
+        stream.close()

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from vramkit import Pool
 from vramkit.driver import Simulator, Stream
 
 MIB = 1 << 20
@@ -61,3 +62,28 @@ def run(*targets: Callable[[], object]) -> None:
         thread.join()
     if failures:
         raise failures[0]
+
+
+# Captures
+
+
+def captures(pool: Pool) -> int:
+    return pool.stats().captures
+
+
+def all_ended(pool: Pool) -> bool:
+    """The driver tells of the end of a graph on a thread of its own."""
+
+    def ended() -> bool:
+        pool.step()
+        return captures(pool) == 0
+
+    return eventually(ended)
+
+
+def take_all(pool: Pool, size: int, streams: list[Stream], count: int = 40) -> set[int]:
+    """Addresses that the pool hands out on these streams while none is freed."""
+    taken = [pool.malloc(size, stream) for stream in streams for _ in range(count)]
+    for address in taken:
+        pool.free(address)
+    return set(taken)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from vramkit import Pool
-from vramkit.driver import Device, Driver, Stream
+from vramkit.driver import Device, Stream
 
 from .graphs import MODES, Graphs
 from .support import MIB, Foreign, run
@@ -150,13 +150,6 @@ def figures(bench: Bench) -> None:
     bench.pool.stats()
     bench.pool.snapshot()
     bench.pool.preallocate(4096, 100)
-
-
-@pytest.fixture
-def graphs(driver: Driver) -> Iterator[Graphs]:
-    made = Graphs(driver)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("whose", ["another thread", "its own thread"])

@@ -1,0 +1,165 @@
+"""Captures that come to nothing, and who works beside a capture or its graph."""
+
+from __future__ import annotations
+
+import pytest
+
+from vramkit import Pool
+from vramkit.driver import Device, OutOfMemoryError, Simulator, Stream
+
+from .graphs import INVALIDATED, RELAXED, Graphs
+from .support import MIB, Foreign, all_ended, captures, run
+
+# Captures that come to nothing
+
+
+@pytest.mark.parametrize("way", ["broken", "stream closed"])
+def test_a_capture_that_comes_to_nothing_gives_its_memory_back(
+    pool: Pool, device: Device, graphs: Graphs, way: str
+) -> None:
+    with device.stream() as stream:
+        graphs.begin(stream, RELAXED)
+        address = pool.malloc(4 * MIB, Foreign(stream))
+        device.fill(address, 1, 4 * MIB, stream=stream)
+        pool.free(address)
+        if way == "broken":
+            graphs.break_capture(stream)
+            assert graphs.end(stream) == INVALIDATED
+    assert all_ended(pool)
+    pool.release_all()
+    assert pool.stats().reserved == 0
+
+
+def test_a_broken_capture_is_served_as_none(
+    pool: Pool, graphs: Graphs, streams: list[Stream]
+) -> None:
+    stream = streams[0]
+    graphs.begin(stream)
+    inside = pool.malloc(4096, Foreign(stream))
+    graphs.break_capture(stream)
+    outside = pool.malloc(4096, Foreign(stream))
+    assert inside != outside
+    assert graphs.end(stream) == INVALIDATED
+    pool.free(inside)
+    pool.free(outside)
+    assert all_ended(pool)
+
+
+def test_a_pool_closes_beside_a_graph_that_still_holds_its_memory(
+    device: Device, graphs: Graphs, streams: list[Stream]
+) -> None:
+    pool = Pool(device=device, background=False)
+    with graphs.capture(streams[0]) as graph:
+        pool.free(pool.malloc(4096, Foreign(streams[0])))
+    pool.close()
+    assert pool.stats().reserved > 0
+    graph.close()
+    del pool  # the fixture sees that nothing is left
+
+
+# Others meanwhile
+
+
+def test_other_threads_on_other_streams_are_served_as_ever(
+    pool: Pool, device: Device, graphs: Graphs, streams: list[Stream]
+) -> None:
+    capturing, other, _ = streams
+    found: list[int] = []
+
+    def work() -> None:
+        address = pool.malloc(4 * MIB, Foreign(other))
+        device.fill(address, 1, 4 * MIB, stream=other)
+        pool.free(address)
+        again = pool.malloc(4 * MIB, other)
+        found.extend([address, again])
+        pool.free(again)
+
+    with graphs.capture(capturing) as graph:
+        inside = pool.malloc(4 * MIB, Foreign(capturing))
+        run(work)
+        assert captures(pool) == 1
+        pool.free(inside)
+    assert graph.nodes() == 0
+    assert found[0] == found[1] != inside
+
+
+@pytest.mark.sim_only
+def test_replays_beside_ordinary_work_are_in_order(
+    pool: Pool, device: Device, graphs: Graphs, streams: list[Stream]
+) -> None:
+    pool.configure(limit=64 * MIB, thread_cache_max_blocks=2)
+    stream, *others = streams
+    with graphs.capture(stream) as graph:
+        for size in (4096, MIB, 4 * MIB):
+            for _ in range(3):
+                blocks = [pool.malloc(size, Foreign(stream)) for _ in range(2)]
+                for address in blocks:
+                    device.fill(address, 1, size, stream=stream)
+                    pool.free(address)
+    for turn in range(30):
+        graph.launch(stream)
+        for other in (*others, stream):
+            size = (4096, MIB, 4 * MIB, 20 * MIB)[turn % 4]
+            address = pool.malloc(size, other)
+            device.fill(address, 2, size, stream=other)
+            pool.free(address)
+        if turn % 7 == 0:
+            pool.trim()
+            pool.defragment()
+    device.synchronize()
+
+
+@pytest.mark.sim_only
+@pytest.mark.expects_reports
+def test_ordinary_use_of_a_graphs_memory_is_reported(
+    pool: Pool, device: Device, sim: Simulator, graphs: Graphs, streams: list[Stream]
+) -> None:
+    stream, other, _ = streams
+    with graphs.capture(stream) as graph:
+        address = pool.malloc(4 * MIB, Foreign(stream))
+        device.fill(address, 1, 4 * MIB, stream=stream)
+    graph.launch(stream)
+    device.fill(address, 2, 4 * MIB, stream=other)  # not ordered behind the launch
+    device.synchronize()
+    assert [report.kind for report in sim.reports()] == ["race"]
+    pool.free(address)
+
+
+@pytest.mark.sim_only
+def test_memory_of_a_graph_that_was_destroyed_under_way_comes_when_it_is_done(
+    pool: Pool, device: Device, sim: Simulator, graphs: Graphs, streams: list[Stream]
+) -> None:
+    stream, other, _ = streams
+    with graphs.capture(stream) as graph:
+        address = pool.malloc(4 * MIB, Foreign(stream))
+        device.kernels.spin(10**9, stream=stream)
+        device.fill(address, 1, 4 * MIB, stream=stream)
+        pool.free(address)
+    graph.launch(stream)
+    graph.close()
+    pool.step()
+    taken = pool.malloc(4 * MIB, other)
+    assert taken != address
+    pool.free(taken)
+    sim.advance(2.0)
+    assert other.query()  # time is seen to have passed, and nothing is known of the first stream
+    assert all_ended(pool)
+    for address in [pool.malloc(4 * MIB, other) for _ in range(2)]:
+        device.fill(address, 2, 4 * MIB, stream=other)
+        pool.free(address)
+
+
+@pytest.mark.sim_only
+def test_short_of_memory_a_capture_fails_rather_than_break_itself(
+    pool: Pool, device: Device, sim: Simulator, graphs: Graphs, streams: list[Stream]
+) -> None:
+    """Blocks of a raw stream without a mark: only the whole card could be waited for."""
+    stream, other, _ = streams
+    pool.configure(limit=8 * MIB)
+    pool.free(pool.malloc(8 * MIB, Foreign(other)))
+    sim.reset_call_counts()
+    with graphs.capture(stream), pytest.raises(OutOfMemoryError):
+        pool.malloc(4 * MIB, Foreign(stream))
+    assert "cuCtxSynchronize" not in sim.call_counts()
+    pool.free(pool.malloc(4 * MIB, Foreign(stream)))
+    assert sim.call_counts()["cuCtxSynchronize"] == 1
