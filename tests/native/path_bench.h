@@ -35,12 +35,13 @@ struct Bench {
             live.push_back({address, bytes});
         }
     }
-    // Every second one, or all. What the driver refuses to take stays live.
-    void give(bool all = true) {
+    // Every second one, or all; on the stream of their allocation, or on a given one. What the
+    // driver refuses to take stays live.
+    void give(bool all = true, std::optional<StreamRef> stream = {}) {
         std::vector<Held> kept;
         for (std::size_t i = 0; i < live.size(); ++i) {
             Failure why;
-            if ((!all && i % 2 == 0) || !pool->free(live[i].address, live[i].bytes, {}, why)) {
+            if ((!all && i % 2 == 0) || !pool->free(live[i].address, live[i].bytes, stream, why)) {
                 kept.push_back(live[i]);
             }
         }

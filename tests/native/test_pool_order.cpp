@@ -157,6 +157,8 @@ TEST(what_is_handed_out_in_a_capture_is_the_graphs_while_it_lives) {
         const CUgraphExec graph = graphs::end_and_instantiate(captured.handle);
         CHECK_EQUAL(graphs::launch(graph, launched_on.handle), CUDA_SUCCESS);
         must_free(*pool, address, ordinary);
+        // That use is over; the graph is not.
+        CHECK_EQUAL(card.call.cuStreamSynchronize(ordinary.handle), CUDA_SUCCESS);
         pool->trim(false);
         std::vector<std::uint64_t> blocks;
         for (int i = 0; i < 40; ++i) {
