@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -41,6 +42,10 @@ struct Extent {
         }
     }
 };
+
+// Behind every time. Not the clock of the thread that asks: a simulated GPU has one for each
+// thread, and another may have given memory at a later one.
+inline constexpr std::int64_t kEver = std::numeric_limits<std::int64_t>::max();
 
 // Sizes are positive multiples of kPage; times are of any one clock. Called with the pool's lock
 // held.

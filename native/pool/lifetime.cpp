@@ -69,7 +69,7 @@ Pool::~Pool() {
     for (auto& [address, slab] : large_) extents_->destroy(std::move(slab->extent));
     for (Extent& extent : slabs_->take_all_segments()) extents_->destroy(std::move(extent));
     for (const auto& [address, block] : direct_.all()) call_.cuMemFree_v2(address);
-    extents_->release(~std::uint64_t{0}, now() + 1);
+    extents_->release(~std::uint64_t{0}, kEver);
     streams_.clear();
     captures_.clear();
     caches_.clear();
@@ -85,7 +85,7 @@ std::uint64_t Pool::trim(bool wait) {
     reclaim_caches();
     collect_all(wait);
     free_segments(true);
-    const std::uint64_t released = release_idle(now() + 1);
+    const std::uint64_t released = release_idle(kEver);
     events_.drop();
     return released;
 }
@@ -103,7 +103,7 @@ bool Pool::close(Failure& why) {
         reclaim_caches();
         collect_all(true);
         free_segments(true);
-        release_idle(now() + 1);
+        release_idle(kEver);
         events_.drop();
         closed_.store(true, std::memory_order_release);
         // What the driver refused to take, and what is a graph's, is tried again at the end of the

@@ -214,7 +214,7 @@ BlockRef Pool::grow(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure
 // they go back to the driver and what is needed is taken anew.
 BlockRef Pool::put_together(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why) {
     const auto anew = [&](std::uint64_t room) {
-        slow_.returned += extents_->release(room, now() + 1);
+        slow_.returned += extents_->release(room, kEver);
         return grow(cache, index, bytes, why);
     };
     if (!is_large(index)) {
@@ -322,7 +322,7 @@ std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, Failure& wh
             reclaim_caches();
             collect_all(false);
             free_segments(true);
-            release_idle(now() + 1);
+            release_idle(kEver);
             if (bytes <= may_grow()) result = call_.cuMemAlloc_v2(&address, bytes);
         }
         if (result != CUDA_SUCCESS) {
