@@ -53,6 +53,18 @@ TEST(the_pools_own_thread_beside_those_that_use_and_change_it) {
     check_nothing_left();
 }
 
+TEST(memory_that_a_thread_with_a_later_clock_made_idle_goes_back_too) {
+    const Card card;
+    const auto pool = open_pool(card);
+    std::thread([&] {
+        CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+        gpu::sim().advance(5 * kSecond);
+        Failure why;
+        CHECK(pool->preallocate(4 * kMiB, 2, why));
+    }).join();
+    CHECK_EQUAL(pool->trim(false), 8 * kMiB);
+}
+
 TEST(hot_paths_go_on_while_another_thread_holds_the_locks) {
     const Card card;
     const auto pool = open_pool(card);
