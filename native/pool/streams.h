@@ -14,7 +14,8 @@ inline CUresult identify(const DriverTable& call, StreamRef& stream) {
     // The legacy stream answers with an error while others are captured: it is not.
     const CUresult asked = call.cuStreamIsCapturing(stream.handle, &status);
     if (asked != CUDA_SUCCESS && asked != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return asked;
-    if (asked != CUDA_SUCCESS || status == CU_STREAM_CAPTURE_STATUS_NONE) {
+    // What a broken capture is given no graph will use.
+    if (asked != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
         unsigned long long id = 0;
         const CUresult result = call.cuStreamGetId(stream.handle, &id);
         stream.id = id;
@@ -24,7 +25,6 @@ inline CUresult identify(const DriverTable& call, StreamRef& stream) {
     const CUresult result =
         call.cuStreamGetCaptureInfo_v2(stream.handle, &status, &capture, nullptr, nullptr, nullptr);
     if (result != CUDA_SUCCESS) return result;
-    if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     stream.id = reinterpret_cast<std::uintptr_t>(stream.handle);
     stream.capture = capture;
     return CUDA_SUCCESS;

@@ -109,6 +109,18 @@ def test_second_version_of_the_call(cu, scope, kernels):
         assert (identity.value, graph.value) == (expected_identity, int(expected_graph))
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "question",
+    ["cuStreamGetId", "cuStreamGetCtx", "cuStreamGetFlags", "cuStreamGetPriority"],
+)
+def test_question_about_a_capturing_stream(cu, scope, observe, question, mode):
+    stream = scope.stream()
+    with capturing(cu, scope, stream, MODES[mode]) as capture:
+        answer = getattr(cu, question)(stream)[0].name
+    observe(f"capture info: {question} of a capturing stream, {mode}", [answer, capture.ended])
+
+
 def test_invalidated_capture(cu, scope, observe):
     stream = scope.stream()
     with capturing(cu, scope, stream) as capture:

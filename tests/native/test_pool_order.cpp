@@ -159,7 +159,7 @@ TEST(what_is_handed_out_in_a_capture_is_the_graphs_while_it_lives) {
         must_free(*pool, address, ordinary);
         // That use is over; the graph is not.
         CHECK_EQUAL(card.call.cuStreamSynchronize(ordinary.handle), CUDA_SUCCESS);
-        pool->trim(false);
+        pool->step();
         std::vector<std::uint64_t> blocks;
         for (int i = 0; i < 40; ++i) {
             blocks.push_back(must_malloc(*pool, bytes, ordinary));
