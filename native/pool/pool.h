@@ -234,13 +234,13 @@ class Pool {
     std::unique_ptr<Pages> pages_;
 
     // Read on the hot path, changed by configure().
-    std::atomic<const ClassMap*> class_map_{nullptr};
+    alignas(64) std::atomic<const ClassMap*> class_map_{nullptr};
     std::atomic<bool> stats_on_;
     std::atomic<bool> direct_on_;
     std::atomic<std::uint64_t> batch_;
     std::atomic<std::uint64_t> shelf_blocks_;
     std::atomic<bool> closed_{false};
-    Usage usage_;
+    alignas(64) Usage usage_;  // written now and then: not on the line that all read
     Events events_;  // outlives the marks below
 
     mutable std::mutex lock_;
