@@ -140,7 +140,6 @@ typedef struct vramkit_stats {
     uint64_t other_hits;     /* ... by blocks of other streams whose work was done */
     uint64_t wait_hits;      /* ... by such blocks after a wait on the GPU */
     uint64_t remap_hits;     /* ... by idle memory put together anew */
-    uint64_t larger_hits;    /* ... by a block half as large again at most */
     uint64_t growth_hits;    /* ... by new memory */
     uint64_t direct_hits;    /* ... by the driver itself */
     uint64_t device_growths; /* times that memory was taken from the driver */

@@ -70,12 +70,8 @@ std::optional<std::uint32_t> Pool::number_of(const StreamRef& stream, Failure& w
         return found->second;
     }
     const SlowPathScope scope(call_, context_);
-    // What would break a capture is not asked in one.
-    CUcontext context = context_;
-    if (stream.capture == 0 &&
-        failed(call_.cuStreamGetCtx(stream.handle, &context), "cuStreamGetCtx", why)) {
-        return {};
-    }
+    CUcontext context = nullptr;
+    if (failed(call_.cuStreamGetCtx(stream.handle, &context), "cuStreamGetCtx", why)) return {};
     if (context != context_) {
         why = Failure::bad_value("the stream is of another context than the pool");
         return {};
@@ -244,9 +240,10 @@ void Pool::spill(const Full& full) {
         ended = shelf.ended;
         if (!ended) many = shelve_excess(cache, full.index);
         // A stream that may vanish unseen gets its mark while it is sure to live: when it was given
-        // to this very call. Of others it is put off until somebody needs it: their own blocks come
-        // back to them without one.
-        if (!ended && full.given && !shelf.stream.told && shelf.stream.capture == 0) {
+        // to this very call, once for as many bytes as a cache holds. Of others it is put off until
+        // somebody needs it: their own blocks come back to them without one.
+        if (!ended && full.given && !shelf.stream.told && shelf.stream.capture == 0 &&
+            shelf.bytes_since_mark >= cache.most_bytes.load(std::memory_order_relaxed)) {
             const SlowPathScope scope(call_, context_);
             shelf.mark_here();
         }

@@ -24,9 +24,9 @@ std::uint64_t Pool::malloc_cached(std::uint64_t bytes, const StreamRef& stream) 
     cache->bytes -= block.bytes();
     ++cache->counters.hits;
     const std::uint64_t address = hand_out(*cache, block, bytes, index);
-    const bool news = cache->live > cache->allowance;
+    const bool counted = usage_.rise(*cache);
     cache->leave();
-    if (news) usage_.claim(*cache);
+    if (!counted) usage_.claim();
     return address;
 }
 
@@ -91,6 +91,7 @@ void Pool::count_free(Cache& cache, std::uint64_t bytes) {
         cache.counters.freed_bytes += bytes;
     }
     cache.live -= static_cast<std::int64_t>(bytes);
+    usage_.fall(cache);
 }
 
 // Of a stream that is no more, and of another thread's default stream, there is no telling: both
@@ -132,9 +133,9 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool ma
     if (block.slab == nullptr) return 0;
     cache->take_for_sure();
     const std::uint64_t address = hand_out(*cache, block, bytes, index);
-    const bool news = cache->live > cache->allowance;
+    const bool counted = usage_.rise(*cache);
     cache->leave();
-    if (news) usage_.claim(*cache);
+    if (!counted) usage_.claim();
     return address;
 }
 

@@ -181,7 +181,6 @@ class Pool {
                          Failure& why);
     BlockRef take_idle(Cache& cache, ClassIndex index);
     void mark_while_given(Cache& cache);
-    BlockRef take_larger(Cache& cache, ClassIndex index);
     BlockRef take_of_others(const Cache& cache, ClassIndex index);
     BlockRef take_after_gpu_wait(const Cache& cache, ClassIndex index);
     BlockRef grow(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why);
@@ -241,7 +240,7 @@ class Pool {
     std::atomic<std::uint64_t> shelf_blocks_;
     std::atomic<bool> closed_{false};
     alignas(64) Usage usage_;  // written now and then: not on the line that all read
-    Events events_;  // outlives the marks below
+    Events events_;            // outlives the marks below
 
     mutable std::mutex lock_;
     Config config_;

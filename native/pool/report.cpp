@@ -144,8 +144,7 @@ Stats Pool::stats() {
         }
     }
     stats.cache_misses = stats.shelf_hits + stats.idle_hits + stats.other_hits + stats.wait_hits +
-                         stats.remap_hits + stats.larger_hits + stats.growth_hits +
-                         stats.direct_hits;
+                         stats.remap_hits + stats.growth_hits + stats.direct_hits;
     stats.current_usage = static_cast<std::uint64_t>(usage_.live());
     stats.peak_usage = static_cast<std::uint64_t>(usage_.peak());
     stats.reserved = extents_->mapped() + direct_.bytes();

@@ -39,14 +39,16 @@ class Shelf {
     bool ended = false;
     Marks::Number last_mark = 0;
     std::uint64_t bytes = 0;
-    std::uint64_t hits = 0;      // requests served from here since the last reset
-    std::uint64_t recorded = 0;  // marks likewise
+    std::uint64_t bytes_since_mark = 0;  // put here since the last
+    std::uint64_t hits = 0;              // requests served from here since the last reset
+    std::uint64_t recorded = 0;          // marks likewise
     std::array<Bin, kClasses> bins;
 
     void put(BlockRef block) {
         block.block().set(State::shelved, number, 0);
         bins[block.slab->index].blocks.push_back({block, ended ? last_mark : marks.open()});
         bytes += block.bytes();
+        bytes_since_mark += block.bytes();
     }
     // The newest block of a class, for the stream itself.
     BlockRef take_newest(ClassIndex index) {
@@ -88,6 +90,7 @@ class Shelf {
         bin.leaving -= std::min(bin.leaving, count);
     }
     bool has_unmarked() const {
+        if (bytes_since_mark == 0) return false;
         for (const Bin& bin : bins) {
             if (!bin.blocks.empty() && !marks.is_recorded(bin.blocks.back().mark)) return true;
         }
@@ -105,23 +108,21 @@ class Shelf {
     }
     // Marks what is unmarked, where that can be done.
     void mark() {
-        if (can_mark() && has_unmarked() && marks.record(stream.handle)) ++recorded;
+        if (can_mark() && has_unmarked()) record();
     }
     // The same on a thread that the stream was just given to.
     void mark_here() {
-        if (names_the_stream_here() && has_unmarked() && marks.record(stream.handle)) ++recorded;
+        if (names_the_stream_here() && has_unmarked()) record();
     }
     // A mark behind all that the stream holds now, on a thread that the stream was just given to.
     Marks::Number mark_point_here() {
         const Marks::Number point = marks.open();
-        if (stream.capture == 0 && names_the_stream_here() && marks.record(stream.handle)) {
-            ++recorded;
-        }
+        if (stream.capture == 0 && names_the_stream_here()) record();
         return point;
     }
     // Whether the work before a point is done. Never waits.
     bool is_past(Marks::Number point) {
-        if (!marks.is_recorded(point) && can_mark() && marks.record(stream.handle)) ++recorded;
+        if (!marks.is_recorded(point) && can_mark()) record();
         marks.ask();
         return marks.has_passed(point);
     }
@@ -132,8 +133,15 @@ class Shelf {
     }
 
   private:
+    void record() {
+        if (!marks.record(stream.handle)) return;
+        ++recorded;
+        bytes_since_mark = 0;
+    }
     bool names_the_stream_here() const {
         if (stream.handle != VRAMKIT_STREAM_PER_THREAD) return true;
+        // To ask a stream that is captured for its id breaks the capture.
+        if (pool::is_captured(marks.call(), stream.handle)) return false;
         unsigned long long id = 0;
         return marks.call().cuStreamGetId(stream.handle, &id) == CUDA_SUCCESS && id == stream.id;
     }

@@ -43,7 +43,6 @@ BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, 
         why.message = explain(bytes, why);
         return {};
     }
-    if (found(take_larger(cache, index), &Stats::larger_hits)) return block;
     if (found(grow(cache, index, bytes, why), &Stats::growth_hits)) return block;
     if (why.kind != Failure::Kind::out_of_memory) return {};
 
@@ -72,24 +71,6 @@ void Pool::mark_while_given(Cache& cache) {
     if (cache.shelf == nullptr || cache.stream.told || cache.stream.capture != 0) return;
     const std::lock_guard guard(cache.shelf->lock);
     if (!cache.shelf->ended) cache.shelf->mark_here();
-}
-
-// Rather than new memory, a block that is half as large again at most: of the stream itself, or
-// idle.
-BlockRef Pool::take_larger(Cache& cache, ClassIndex index) {
-    if (!is_large(index)) return {};
-    const std::uint64_t bytes = class_bytes(index);
-    if (cache.shelf != nullptr) {
-        Shelf& shelf = *cache.shelf;
-        const std::lock_guard guard(shelf.lock);
-        const ClassIndex end = std::min(kClasses, class_served_by(bytes + bytes / 2) + 1);
-        for (ClassIndex larger = index + 1; larger < end && !shelf.ended; ++larger) {
-            const BlockRef block = shelf.take_newest(larger);
-            if (block.slab != nullptr) return block;
-        }
-    }
-    std::optional<Extent> extent = extents_->take(bytes, bytes + bytes / 2);
-    return extent ? adopt(std::move(*extent)) : BlockRef{};
 }
 
 // Mapped memory that is nobody's. No driver call. Small blocks come in batches: what is not handed
@@ -371,9 +352,9 @@ std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wa
         cache.counters.allocated_bytes += bytes;
     }
     cache.live += static_cast<std::int64_t>(bytes);
-    const bool news = cache.live > cache.allowance;
+    const bool counted = usage_.rise(cache);
     cache.leave();
-    if (news) usage_.claim(cache);
+    if (!counted) usage_.claim();
     return address;
 }
 

@@ -14,8 +14,9 @@ inline CUresult identify(const DriverTable& call, StreamRef& stream) {
     // The legacy stream answers with an error while others are captured: it is not.
     const CUresult asked = call.cuStreamIsCapturing(stream.handle, &status);
     if (asked != CUDA_SUCCESS && asked != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return asked;
-    // What a broken capture is given no graph will use.
-    if (asked != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+    if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (asked != CUDA_SUCCESS || status == CU_STREAM_CAPTURE_STATUS_NONE) {
         unsigned long long id = 0;
         const CUresult result = call.cuStreamGetId(stream.handle, &id);
         stream.id = id;

@@ -1,7 +1,8 @@
-// How many bytes users hold, and the most they ever held, without a shared counter on the hot path.
+// How many bytes users hold, and the most they ever held, without a counter that all threads write.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -10,10 +11,14 @@
 
 namespace vramkit::pool {
 
-// Each cache counts what its thread took and gave back. The peak is exact to 64 KiB a cache: a
-// cache may rise to its allowance without a word, and the allowances of all add up to the peak and
-// 64 KiB for each. Below the peak nothing is shared; a cache that rises above its allowance asks
-// for another, and only then are all looked at. Under a lock of its own, which is taken last before
+// Each cache counts what its thread took and gave back. It may rise to its allowance without a
+// word. The allowances and what is left over add up to the peak and 64 KiB for each cache:
+//
+//   sum of allowances + counts of caches that are gone + left = peak + caches * 64 KiB
+//
+// so users never hold more than the peak by more than that unseen. A cache that needs more takes
+// from what is left, one that has far too much gives some back: one atomic operation, now and then.
+// Only when nothing is left are all looked at, under a lock of its own, which is taken last before
 // owner words.
 class Usage {
   public:
@@ -29,19 +34,37 @@ class Usage {
         const std::lock_guard guard(lock_);
         cache.take_for_sure();
         gone_ += cache.live;
+        left_.fetch_add(cache.allowance - kSlack - cache.live, std::memory_order_relaxed);
         cache.leave();
         std::erase(caches_, &cache);
     }
-    // The cache has risen above its allowance.
-    void claim(Cache& cache) {
+    // With the cache's owner word, after `live` rose. False: claim() must follow, without it.
+    bool rise(Cache& cache) {
+        const std::int64_t lacking = cache.live - cache.allowance;
+        if (lacking <= 0) [[likely]]
+            return true;
+        std::int64_t left = left_.load(std::memory_order_relaxed);
+        std::int64_t taken = 0;
+        do {
+            if (left < lacking) return false;
+            taken = std::min(left, lacking + cache.live / kParts);
+        } while (!left_.compare_exchange_weak(left, left - taken, std::memory_order_relaxed));
+        cache.allowance += taken;
+        return true;
+    }
+    // With the owner word, after `live` fell: what is far above it is given back.
+    void fall(Cache& cache) {
+        const std::int64_t surplus = cache.allowance - cache.live;
+        if (surplus <= cache.allowance / 4 + 4 * kSlack) [[likely]]
+            return;
+        const std::int64_t given = surplus / 2;
+        cache.allowance -= given;
+        left_.fetch_add(given, std::memory_order_relaxed);
+    }
+    // Nothing is left for a cache that has risen: perhaps this is a new peak.
+    void claim() {
         const std::lock_guard guard(lock_);
-        const std::int64_t live = take_all_words();
-        peak_ = std::max(peak_, live);
-        // Half of what is left below the peak to the one that asks, the rest to all alike.
-        const std::int64_t left = peak_ - live;
-        const std::int64_t share = left / 2 / static_cast<std::int64_t>(caches_.size());
-        for (Cache* each : caches_) each->allowance = each->live + share + kSlack;
-        cache.allowance += left / 2;
+        share_out(take_all_words(), peak_);
         leave_all_words();
     }
     std::int64_t live() {
@@ -51,19 +74,20 @@ class Usage {
         return live;
     }
     std::int64_t peak() {
+        claim();
         const std::lock_guard guard(lock_);
-        peak_ = std::max(peak_, take_all_words());
-        leave_all_words();
         return peak_;
     }
     void reset_peak() {
         const std::lock_guard guard(lock_);
-        peak_ = take_all_words();
-        for (Cache* each : caches_) each->allowance = each->live + kSlack;
+        const std::int64_t live = take_all_words();
+        share_out(live, live);
         leave_all_words();
     }
 
   private:
+    static constexpr std::int64_t kParts = 16;  // of what a cache has: taken at once
+
     // All at once, so that the sum is that of one moment.
     std::int64_t take_all_words() {
         std::int64_t live = gone_;
@@ -76,11 +100,26 @@ class Usage {
     void leave_all_words() {
         for (Cache* each : caches_) each->leave();
     }
+    // With all words: half of what is below the peak to the caches alike, the rest to who needs it.
+    void share_out(std::int64_t live, std::int64_t peak) {
+        peak_ = std::max(peak, live);
+        std::int64_t left = peak_ - live;
+        const auto count = static_cast<std::int64_t>(caches_.size());
+        const std::int64_t share = count == 0 ? 0 : left / 2 / count;
+        for (Cache* each : caches_) {
+            const std::int64_t given =
+                std::min(share, std::max<std::int64_t>(each->live, 0) / kParts);
+            each->allowance = each->live + given + kSlack;
+            left -= given;
+        }
+        left_.store(left, std::memory_order_relaxed);
+    }
 
     std::mutex lock_;
     std::vector<Cache*> caches_;
     std::int64_t gone_ = 0;
     std::int64_t peak_ = 0;
+    std::atomic<std::int64_t> left_{0};
 };
 
 }  // namespace vramkit::pool

@@ -118,8 +118,8 @@ inline const Path kPaths[] = {
          b.take(kLarge, b.told, 25);
          b.take(kSmall, b.raw, 60);
      }},
-    {"spill of a raw stream", "cuEventRecord",
-     with([](Config& c) { c.thread_cache_max_blocks = 2; }), nothing,
+    {"spill of a raw stream", "cuEventRecord", with([](Config& c) { c.cache_bytes = kSmall; }),
+     nothing,
      [](Bench& b) {
          b.take(kSmall, b.raw, 8);
          b.give(true, b.raw);

@@ -123,8 +123,6 @@ class PoolStats(msgspec.Struct, frozen=True):
     """... by such blocks after a wait on the GPU."""
     remap_hits: int
     """... by idle memory put together anew."""
-    larger_hits: int
-    """... by a block half as large again at most."""
     growth_hits: int
     """... by new memory."""
     direct_hits: int
