@@ -46,16 +46,20 @@ class StackSum(msgspec.Struct, frozen=True):
 def by_state(snapshot: Snapshot) -> Sum:
     """All of the pool: the total is what it holds.
 
-    Memory without a block is idle in an idle extent; elsewhere it is rest: the end of a slab that
-    is too short for one more block.
+    Memory without a block is rest inside a slab: its end, too short for one more block. Elsewhere
+    it is idle.
     """
     everything = _total(snapshot.blocks)
-    covered = _covered(snapshot)
-    for extent, blocks in zip(snapshot.extents, covered, strict=True):
-        if extent.use == "idle":
+    everything.rest = sum(slab.bytes for slab in snapshot.slabs)
+    for extent, blocks in zip(snapshot.extents, _covered(snapshot), strict=True):
+        if extent.use == "slabs":
+            everything.rest -= blocks
+            everything.idle += extent.bytes
+        elif extent.use == "idle":
             everything.idle += extent.bytes - blocks
         else:
             everything.rest += extent.bytes - blocks
+    everything.idle -= sum(slab.bytes for slab in snapshot.slabs)
     return everything
 
 
