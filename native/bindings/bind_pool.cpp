@@ -333,8 +333,8 @@ void bind_pool(nb::module_& module) {
         .def(
             "also_used_on", &also_used_on, nb::arg("address"), nb::arg("stream"),
             nb::sig("def also_used_on(self, address: int, stream: object | None) -> None"),
-            "The block is used on this stream too: its stream waits, on the GPU, for what this one "
-            "holds when the block is freed.")
+            "The block is used on this stream too: freed, it is held until the stream has got past "
+            "that point. Neither host nor stream waits.")
         .def("defragment", &defragment,
              "Make one piece of all idle memory. The bytes that were moved for it.")
         .def("step", &step,

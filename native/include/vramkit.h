@@ -74,7 +74,7 @@ typedef struct vramkit_pool_options {
     uint64_t defrag_interval_ms;      /* between looks at fragmentation; 5000 */
     double defrag_threshold;          /* part of the memory above which it is joined; 0.3 */
     vramkit_large large;              /* blocks above 1 MiB; pool */
-    int enable_stats;                 /* count allocations, frees, hits and misses; 1 */
+    int enable_stats;                 /* count allocations, frees and their bytes; 1 */
     int enable_defrag;                /* join idle memory in the background; 1 */
     int background;                   /* a thread of the pool does what vramkit_step does; 1 */
 } vramkit_pool_options;

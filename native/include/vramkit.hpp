@@ -93,6 +93,10 @@ class pool {
     // At this point of the stream of the allocation.
     void free(void* block) { check(vramkit_free(handle_, block)); }
     void free_on(void* block, void* stream) { check(vramkit_free_on(handle_, block, stream)); }
+    // Freed, the block is held until this stream has got past that point.
+    void also_used_on(void* block, void* stream) {
+        check(vramkit_also_used_on(handle_, block, stream));
+    }
 
     void preallocate(std::size_t bytes, std::size_t count) {
         check(vramkit_preallocate(handle_, bytes, count));
@@ -108,6 +112,14 @@ class pool {
         check(vramkit_release_all(handle_, &released));
         return released;
     }
+    // The bytes that were mapped anew to make one piece of all idle memory.
+    std::uint64_t defragment() {
+        std::uint64_t moved = 0;
+        check(vramkit_defragment(handle_, &moved));
+        return moved;
+    }
+    // What the background thread does, once.
+    void step() { check(vramkit_step(handle_)); }
     vramkit_stats stats() const {
         vramkit_stats now{};
         now.size = sizeof now;

@@ -77,14 +77,16 @@ def large(nbytes: int = 141_000_000_000, count: int = 50_000) -> dict[str, Any]:
     return {"extents": extents, "slabs": slabs, "blocks": blocks, "streams": streams}
 
 
-def snapshot(layout: dict[str, Any], stacks: dict[int, list[str]] | None = None) -> Snapshot:
+def snapshot(
+    layout: dict[str, Any], stacks: dict[int, list[str]] | None = None, fragmented: int = 0
+) -> Snapshot:
     return msgspec.convert(
         {
             "time": datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC),
             "device": "a card",
             "driver": "simulated GPU, profile h200",
             "simulated": "h200",
-            "stats": {"current_usage": 4 * 8000 + 5 * MIB},
+            "stats": {"current_usage": 4 * 8000 + 5 * MIB, "fragmentation_bytes": fragmented},
             **layout,
             "stacks": stacks or {},
         },

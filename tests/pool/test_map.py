@@ -43,6 +43,31 @@ def test_the_map_shows_every_byte_once(made: str, request: pytest.FixtureRequest
         assert sum(run.cells for run in row.runs) == drawn.cells
 
 
+def test_a_segment_without_slabs_is_idle_and_the_end_of_a_slab_is_rest() -> None:
+    kib64 = 65_536
+    layout = layouts.small() | {
+        "extents": [layouts.extent(BASE, [2 * MIB], "slabs")],
+        "slabs": [
+            {"address": BASE + at * kib64, "bytes": 2 * kib64, "block_bytes": 3 * 8192, "count": 5}
+            for at in (4, 6, 20)
+        ],
+        "blocks": [layouts.block(BASE + 6 * kib64, 3 * 8192, "live", 0, 1)],
+    }
+    taken = layouts.snapshot(layout)
+    drawn, sums = map_block(taken), by_state(taken)
+    assert (sums.live, sums.rest) == (3 * 8192, 6 * kib64 - 3 * 8192)
+    assert sums.idle == 2 * MIB - 6 * kib64
+    assert [held(drawn, state) for state in ("live", "rest", "idle")] == [
+        sums.live,
+        sums.rest,
+        sums.idle,
+    ]
+    [row] = drawn.rows
+    states = [run.state for run in row.runs for _ in range(run.cells)]  # a cell is 32 KiB
+    idle = [index for index, state in enumerate(states) if state == "idle"]
+    assert idle == [*range(8), *range(16, 40), *range(44, 64)]
+
+
 def test_rows_are_32_mib_smaller_for_small_pools_and_larger_for_full_cards(
     large: Snapshot,
 ) -> None:

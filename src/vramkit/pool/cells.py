@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -111,16 +112,32 @@ def _segments(snapshot: Snapshot) -> Iterator[tuple[int, Segment]]:
     blocks = iter(snapshot.blocks)
     block = next(blocks, None)
     for number, extent in enumerate(snapshot.extents):
-        bare: MemoryState = "idle" if extent.use == "idle" else "rest"
         at, end = extent.address, extent.address + extent.bytes
         while block is not None and block.address < end:
-            if block.address > at:
-                yield number, Segment(at, block.address, bare, None)
+            for bare in _without_block(snapshot, extent, at, block.address):
+                yield number, bare
             at = block.address + block.bytes
             yield number, Segment(block.address, at, block.state, block)
             block = next(blocks, None)
-        if at < end:
-            yield number, Segment(at, end, bare, None)
+        for bare in _without_block(snapshot, extent, at, end):
+            yield number, bare
+
+
+def _without_block(snapshot: Snapshot, extent: Extent, start: int, end: int) -> Iterator[Segment]:
+    """Memory of an extent between blocks: rest inside a slab, idle where no slab is."""
+    slabs = snapshot.slabs
+    while start < end:
+        state: MemoryState = "rest" if extent.use == "block" else "idle"
+        stop = end
+        if extent.use == "slabs":
+            following = bisect_right(slabs, start, key=lambda slab: slab.address)
+            slab_end = slabs[following - 1].address + slabs[following - 1].bytes if following else 0
+            if start < slab_end:
+                state, stop = "rest", min(end, slab_end)
+            elif following < len(slabs):
+                stop = min(end, slabs[following].address)
+        yield Segment(start, stop, state, None)
+        start = stop
 
 
 def _rows(snapshot: Snapshot, row_bytes: int) -> dict[int, list[Cell]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from vramkit.pool.cells import memory_map
 from vramkit.pool.snapshot import Snapshot
-from vramkit.pool.sums import StackSum, Sum, by_class, by_stack, by_state, by_stream, fragmented
+from vramkit.pool.sums import StackSum, Sum, by_class, by_stack, by_state, by_stream
 from vramkit.report.blocks import (
     Bar,
     Bars,
@@ -72,7 +72,7 @@ def terminal_blocks(snapshot: Snapshot) -> list[Block]:
 def figures(snapshot: Snapshot) -> Figures:
     """The headline; in use, cached, waiting, idle and rest make up what is held."""
     sums = by_state(snapshot)
-    lost = fragmented(snapshot)
+    lost = snapshot.fragmentation_bytes
     return Figures(
         [
             Figure(bytes_text(sums.total), "held"),
@@ -106,13 +106,13 @@ def _meanings(snapshot: Snapshot) -> Table:
         ("in use", sums.live, "blocks that somebody has"),
         ("of it rounding", rounding, "what their size classes add to the sizes asked for"),
         ("cached", sums.cached, "free, in the cache of one thread for one stream"),
-        ("waiting", sums.shelved, "free and shared: for other streams when its mark has passed"),
-        ("idle", sums.idle, "free, with no work of any stream in its way"),
+        ("waiting", sums.shelved, "free, kept for one stream; anybody's when its work is done"),
+        ("idle", sums.idle, "free, nobody's"),
         ("rest", sums.rest, "ends of slabs, too short for one more block"),
         (
             "lost to fragmentation",
-            fragmented(snapshot),
-            "free in slabs that are partly in use: for blocks of the same class alone",
+            snapshot.fragmentation_bytes,
+            "free, in pieces too small for the largest size asked for lately",
         ),
     ]
     return Table(

@@ -81,6 +81,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """By address of a live block: who asked for it, the innermost frame first."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.stats.get("fragmentation_bytes"), int):
+            raise ValueError("its stats have no fragmentation_bytes")
         _require_order("extents", self.extents)
         _require_order("slabs", self.slabs)
         _require_order("blocks", self.blocks)
@@ -92,6 +94,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
                     f"the block at {block.address:#x} is of stream number {block.stream}; "
                     f"there are {len(self.streams)}"
                 )
+
+    @property
+    def fragmentation_bytes(self) -> int:
+        """Free, and of no use for a request of the largest size asked for lately."""
+        nbytes: int = self.stats["fragmentation_bytes"]
+        return nbytes
 
     def stream_name(self, number: int) -> str:
         """Of Block.stream."""

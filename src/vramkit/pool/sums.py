@@ -12,8 +12,6 @@ from vramkit.pool.snapshot import Block, Snapshot
 
 Key = TypeVar("Key", bound=Hashable)
 
-PAGE = 2 << 20  # blocks from here on have no slab, and no class but their own size
-
 
 class Sum(msgspec.Struct):
     """Bytes by state; `asked` is the part of `live` that was asked for, the other is rounding."""
@@ -48,16 +46,20 @@ class StackSum(msgspec.Struct, frozen=True):
 def by_state(snapshot: Snapshot) -> Sum:
     """All of the pool: the total is what it holds.
 
-    Memory without a block is idle in an idle extent; elsewhere it is rest: the end of a slab that
-    is too short for one more block.
+    Memory without a block is rest inside a slab: its end, too short for one more block. Elsewhere
+    it is idle.
     """
     everything = _total(snapshot.blocks)
-    covered = _covered(snapshot)
-    for extent, blocks in zip(snapshot.extents, covered, strict=True):
-        if extent.use == "idle":
+    everything.rest = sum(slab.bytes for slab in snapshot.slabs)
+    for extent, blocks in zip(snapshot.extents, _covered(snapshot), strict=True):
+        if extent.use == "slabs":
+            everything.rest -= blocks
+            everything.idle += extent.bytes
+        elif extent.use == "idle":
             everything.idle += extent.bytes - blocks
         else:
             everything.rest += extent.bytes - blocks
+    everything.idle -= sum(slab.bytes for slab in snapshot.slabs)
     return everything
 
 
@@ -88,20 +90,6 @@ def by_stack(snapshot: Snapshot) -> list[StackSum]:
     sums = _grouped(live, lambda block: tuple(snapshot.stacks.get(block.address, ())))
     found = [StackSum(frames, sum.live, sum.asked, sum.blocks) for frames, sum in sums.items()]
     return sorted(found, key=lambda stack: -stack.live)
-
-
-def fragmented(snapshot: Snapshot) -> int:
-    """Free bytes of slabs that are partly in use: there for blocks of their own class alone."""
-    starts = [slab.address for slab in snapshot.slabs]
-    live = [0] * len(starts)
-    for block in snapshot.blocks:
-        if block.state == "live" and block.bytes < PAGE:
-            index = bisect_right(starts, block.address) - 1
-            if index >= 0 and block.address < starts[index] + snapshot.slabs[index].bytes:
-                live[index] += block.bytes
-    return sum(
-        slab.bytes - used for slab, used in zip(snapshot.slabs, live, strict=True) if used > 0
-    )
 
 
 def _total(blocks: Iterable[Block]) -> Sum:

@@ -62,6 +62,7 @@ int main(void) {
     say("stats of no size", vramkit_pool_stats(pool, &stats));
     say("free", vramkit_free(pool, block));
     say("free twice", vramkit_free(pool, block));
+    say("also used, freed", vramkit_also_used_on(pool, block, NULL));
     say("free NULL", vramkit_free(pool, NULL));
     say("default stream", vramkit_stream_closing(NULL));
     say("close", vramkit_pool_close(pool));
@@ -70,6 +71,8 @@ int main(void) {
     say("free closed", vramkit_free(pool, block));
     say("trim closed", vramkit_trim(pool, NULL));
     say("preallocate closed", vramkit_preallocate(pool, 1000, 1));
+    say("defragment closed", vramkit_defragment(pool, NULL));
+    say("step closed", vramkit_step(pool));
     say("destroy closed", vramkit_pool_destroy(pool));
     say("destroy NULL", vramkit_pool_destroy(NULL));
     say("destroy instance", vramkit_pool_destroy(vramkit_pool_instance(0)));

@@ -40,6 +40,38 @@ void buffers() {
     CHECK(pool.stats().reserved > 0 && pool.trim() > 0);
 }
 
+void upkeep() {
+    constexpr std::uint64_t kBytes = 4 << 20;
+    vramkit::pool_options options;
+    options.background = 0;
+    vramkit::pool pool(options);
+    vramkit::buffer first(pool, kBytes), between(pool, kBytes), last(pool, kBytes);
+    first.reset();
+    last.reset();
+    CHECK(pool.stats().moved == 0 && pool.defragment() == kBytes && pool.stats().moved == kBytes);
+    vramkit::buffer both(pool, 2 * kBytes);
+    CHECK(pool.stats().reserved == 3 * kBytes);
+    vramkit::buffer small(pool, 1000);
+    const std::uint64_t growths = pool.stats().device_growths;
+    pool.step();  // maps the next segment ahead
+    CHECK(pool.stats().device_growths == growths + 1);
+    void* const per_thread_stream = reinterpret_cast<void*>(2);
+    pool.also_used_on(small.data(), per_thread_stream);
+    const std::uint64_t live = in_use(pool);
+    void* const block = small.release();
+    pool.free(block);
+    CHECK(in_use(pool) == live - 1000);
+    try {
+        pool.also_used_on(block, per_thread_stream);
+        CHECK(!"thrown");
+    } catch (const vramkit::error& error) {
+        CHECK(error.status() == VRAMKIT_BAD_VALUE);
+    }
+    both.reset();
+    between.reset();
+    CHECK(pool.release_all() > 0 && pool.stats().reserved == 0);
+}
+
 void arrays() {
     vramkit::pool pool;
     vramkit::device_vector<double> array(pool, 100);
@@ -125,6 +157,7 @@ void pools() {
 
 int main() {
     buffers();
+    upkeep();
     arrays();
     containers();
     errors();
