@@ -51,7 +51,13 @@ void* vramkit_cupy_malloc(void* param, size_t size, int device) {
         if (pool == nullptr) return nullptr;
         Failure why;
         void* const stream = reinterpret_cast<void*>(made.current_stream());
-        const std::uint64_t address = allocate(*pool, size, stream, Life::unknown, true, why);
+        std::uint64_t address = allocate(*pool, size, stream, Life::unknown, true, why);
+        // CuPy destroys streams and tells nobody; like its own pool, wait for the card then.
+        if (address == 0 && why.kind == Failure::Kind::out_of_memory &&
+            pool->engine->trim(true) > 0) {
+            why = {};
+            address = allocate(*pool, size, stream, Life::unknown, true, why);
+        }
         if (address == 0) fail(why);
         return block_at(address);
     });

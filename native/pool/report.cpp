@@ -191,18 +191,26 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
                        ". The card has " + mib(card_free) + " of " + mib(card) + " free.";
     // Who holds most of what cannot be had.
     const Known* most = nullptr;
-    std::uint64_t arena = 0;
+    std::uint64_t arena = 0, unmarked = 0;
     for (auto* list : {&streams_, &captures_}) {
         for (Known& each : *list) {
             if (each.shelf == nullptr) continue;
             const std::lock_guard guard(each.shelf->lock);
-            if (each.shelf->stream.capture != 0) arena += each.shelf->bytes;
+            if (each.shelf->stream.capture != 0) {
+                arena += each.shelf->bytes;
+            } else if (!each.shelf->can_mark() && each.shelf->has_unmarked()) {
+                unmarked += each.shelf->bytes;
+            }
             if (most == nullptr || each.shelf->bytes > most->shelf->bytes) most = &each;
         }
     }
     if (most != nullptr && most->shelf->bytes > 0) {
         text += " Stream " + std::to_string(most->shelf->stream.id) +
                 " holds most of what waits: " + mib(most->shelf->bytes) + ".";
+    }
+    if (unmarked > 0) {
+        text += " Up to " + mib(unmarked) +
+                " were freed on raw streams that may be gone: release_all() waits for the card.";
     }
     if (arena > 0) text += " Captured graphs keep " + mib(arena) + ".";
     if (config_.limit > 0) text += " The limit is " + mib(config_.limit) + ".";

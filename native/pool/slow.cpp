@@ -59,7 +59,7 @@ BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, 
     if (may_wait && why.kind == Failure::Kind::out_of_memory) {
         // A block of this class whose work is not done: the stream waits for it, not the host.
         if (found(take_after_gpu_wait(cache, index), &Stats::wait_hits)) return block;
-        if (gather(cache.stream.capture == 0 ? Wait::for_card : Wait::for_streams)) return block;
+        if (gather(Wait::for_streams)) return block;
     }
     why.message = explain(bytes, why);
     return {};
@@ -332,7 +332,7 @@ std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wa
         if (bytes <= may_grow()) result = call_.cuMemAlloc_v2(&address, bytes);
         if (result == CUDA_ERROR_OUT_OF_MEMORY) {
             reclaim_caches();
-            collect_all(may_wait ? Wait::for_card : Wait::no);
+            collect_all(may_wait ? Wait::for_streams : Wait::no);
             free_segments(true);
             release_idle(Extents::kAnyTime);
             if (bytes <= may_grow()) result = call_.cuMemAlloc_v2(&address, bytes);
