@@ -8,10 +8,10 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device
 
-MIB = 1 << 20
+from .support import MIB, segment_bytes
 
 
-def test_counters_and_usage(pool: Pool) -> None:
+def test_counters_and_usage(pool: Pool, device: Device) -> None:
     first, second = pool.malloc(1000), pool.malloc(3 * MIB)
     pool.free(first)
     stats = pool.stats()
@@ -19,7 +19,7 @@ def test_counters_and_usage(pool: Pool) -> None:
     assert (stats.total_allocated, stats.total_freed) == (1000 + 3 * MIB, 1000)
     assert stats.current_usage == stats.total_allocated - stats.total_freed
     assert stats.cache_hits + stats.cache_misses == 2
-    assert stats.reserved == stats.peak_reserved == 2 * MIB + 4 * MIB
+    assert stats.reserved == stats.peak_reserved == segment_bytes(device) + 4 * MIB
     assert (stats.segments, stats.slabs, stats.large_blocks) == (1, 1, 1)
     assert stats.growth_hits == stats.device_growths == 2
     pool.free(second)
