@@ -62,6 +62,22 @@ NO_EFFECT: list[tuple[dict[str, Any], str]] = [
         {"cache_bytes": 64 * MIB, "thread_cache_bytes": 32 * MIB},
         "cache_bytes is 67108864 for one stream, but a thread may keep only thread_cache_bytes",
     ),
+    (
+        {"thread_cache_max_blocks": 0, "cache_bytes": MIB},
+        "cache_bytes has no effect with thread_cache_max_blocks=0: threads keep nothing",
+    ),
+    (
+        {"thread_cache_max_blocks": 0, "thread_cache_bytes": 64 * MIB},
+        "thread_cache_bytes has no effect with thread_cache_max_blocks=0",
+    ),
+    (
+        {"cache_bytes": 0, "thread_cache_max_blocks": 8},
+        "thread_cache_max_blocks has no effect with cache_bytes=0",
+    ),
+    (
+        {"cache_bytes": 0, "thread_cache_bytes": 64 * MIB},
+        "thread_cache_bytes has no effect with cache_bytes=0",
+    ),
     ({"size_classes": "seed", "alignment": 512}, 'no effect on size_classes="seed"'),
 ]
 
