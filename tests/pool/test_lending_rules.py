@@ -113,6 +113,7 @@ def test_other_threads_lend_and_free(pool: Pool, device: Device, streams: list[S
     for _ in range(20):
         address = pool.malloc(SIZE, owner)
         device.fill(address, 1, SIZE, stream=owner)
+
         def use(stream: Stream, block: int = address) -> None:
             device.fill(block, 2, SIZE, stream=stream)
             pool.also_used_on(block, stream)
