@@ -330,11 +330,10 @@ void bind_pool(nb::module_& module) {
             "may use the pool meanwhile.")
         .def_prop_ro("c_handle", &PoolEngine::c_handle,
                      "The vramkit_pool* of the C interface, as long as this object lives.")
-        .def(
-            "also_used_on", &also_used_on, nb::arg("address"), nb::arg("stream"),
-            nb::sig("def also_used_on(self, address: int, stream: object | None) -> None"),
-            "The block is used on this stream too: freed, it is held until the stream has got past "
-            "that point. Neither host nor stream waits.")
+        .def("also_used_on", &also_used_on, nb::arg("address"), nb::arg("stream").none(),
+             nb::sig("def also_used_on(self, address: int, stream: object | None) -> None"),
+             "The block is used on this stream too (none: the legacy default stream). Freed, it is "
+             "held until that stream has done what it holds then; neither host nor stream waits.")
         .def("defragment", &defragment,
              "Make one piece of all idle memory. The bytes that were moved for it.")
         .def("step", &step,

@@ -47,7 +47,7 @@ class Usage {
         std::int64_t taken = 0;
         do {
             if (left < lacking) return false;
-            taken = std::min(left, lacking + cache.live / kParts);
+            taken = std::min(left, lacking + part_of(cache));
         } while (!left_.compare_exchange_weak(left, left - taken, std::memory_order_relaxed));
         cache.allowance += taken;
         return true;
@@ -86,7 +86,11 @@ class Usage {
     }
 
   private:
-    static constexpr std::int64_t kParts = 16;  // of what a cache has: taken at once
+    // What a cache takes at once beside what it lacks. A thread that frees what others allocated
+    // counts below zero.
+    static std::int64_t part_of(const Cache& cache) {
+        return std::max<std::int64_t>(cache.live, 0) / 16;
+    }
 
     // All at once, so that the sum is that of one moment.
     std::int64_t take_all_words() {
@@ -107,8 +111,7 @@ class Usage {
         const auto count = static_cast<std::int64_t>(caches_.size());
         const std::int64_t share = count == 0 ? 0 : left / 2 / count;
         for (Cache* each : caches_) {
-            const std::int64_t given =
-                std::min(share, std::max<std::int64_t>(each->live, 0) / kParts);
+            const std::int64_t given = std::min(share, part_of(*each));
             each->allowance = each->live + given + kSlack;
             left -= given;
         }

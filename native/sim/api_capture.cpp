@@ -112,11 +112,13 @@ SIM_EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
         std::shared_ptr<Stream> stream;
         const CUresult found = call.find(handle, stream, Purpose::ask);
         if (found != CUDA_SUCCESS) return found;
-        if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-        *graph = nullptr;
+        // Without a place for it the capture ends all the same, and its graph goes at once.
+        if (graph != nullptr) *graph = nullptr;
         std::shared_ptr<Graph> made;
         const CUresult result = call.machine().captures.end(*stream, thread_label(), made);
-        if (made != nullptr) *graph = call.machine().captures.keep(std::move(made));
+        if (made != nullptr && graph != nullptr) {
+            *graph = call.machine().captures.keep(std::move(made));
+        }
         return result;
     });
 }
@@ -231,7 +233,10 @@ SIM_EXPORT CUresult cuGraphExecDestroy(CUgraphExec executable) {
 
 SIM_EXPORT CUresult cuGraphDestroy(CUgraph graph) {
     return run(CallId::cuGraphDestroy, SIM_RETURN_ADDRESS, Needs::initialised, 0, [&](Call& call) {
-        return call.machine().captures.drop(graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        Captures& captures = call.machine().captures;
+        if (captures.drop(graph)) return CUDA_SUCCESS;
+        const bool being_captured = captures.find(graph) != nullptr;
+        return being_captured ? CUDA_ERROR_ILLEGAL_STATE : CUDA_ERROR_INVALID_VALUE;
     });
 }
 

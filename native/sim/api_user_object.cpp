@@ -11,21 +11,19 @@ bool can_be_counted(unsigned int references) {
     return references > 0 && references <= std::numeric_limits<int>::max();
 }
 
-CUresult valid(bool right) { return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
-
 }  // namespace
 
 SIM_EXPORT CUresult cuUserObjectCreate(CUuserObject* object, void* data, CUhostFn destroy,
                                        unsigned int references, unsigned int flags) {
-    return run(CallId::cuUserObjectCreate, SIM_RETURN_ADDRESS, Needs::initialised, 0,
-               [&](Call& call) {
-                   if (object == nullptr || destroy == nullptr || !can_be_counted(references) ||
-                       flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) {
-                       return CUDA_ERROR_INVALID_VALUE;
-                   }
-                   *object = call.machine().user_objects.make({destroy, data, {}}, references);
-                   return CUDA_SUCCESS;
-               });
+    // No call of cuInit need come before, and more references are taken here than later.
+    return run(CallId::cuUserObjectCreate, SIM_RETURN_ADDRESS, Needs::nothing, 0, [&](Call& call) {
+        if (object == nullptr || destroy == nullptr || references == 0 ||
+            flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        *object = call.machine().user_objects.make({destroy, data, {}}, references);
+        return CUDA_SUCCESS;
+    });
 }
 
 SIM_EXPORT CUresult cuUserObjectRetain(CUuserObject handle, unsigned int count) {
@@ -40,11 +38,12 @@ SIM_EXPORT CUresult cuUserObjectRetain(CUuserObject handle, unsigned int count) 
 }
 
 SIM_EXPORT CUresult cuUserObjectRelease(CUuserObject handle, unsigned int count) {
-    return run(CallId::cuUserObjectRelease, SIM_RETURN_ADDRESS, Needs::initialised, 0,
-               [&](Call& call) {
-                   return valid(can_be_counted(count) &&
-                                call.machine().user_objects.program.drop(handle, count));
-               });
+    return run(
+        CallId::cuUserObjectRelease, SIM_RETURN_ADDRESS, Needs::initialised, 0, [&](Call& call) {
+            const bool had =
+                can_be_counted(count) && call.machine().user_objects.program.drop(handle, count);
+            return had ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        });
 }
 
 SIM_EXPORT CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject handle, unsigned int count,
@@ -72,7 +71,11 @@ SIM_EXPORT CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject handle,
     return run(CallId::cuGraphReleaseUserObject, SIM_RETURN_ADDRESS, Needs::initialised, 0,
                [&](Call& call) {
                    const auto owner = call.machine().captures.find(graph);
-                   return valid(owner != nullptr && can_be_counted(count) &&
-                                owner->objects.drop(handle, count));
+                   const bool known = call.machine().user_objects.find(handle) != nullptr;
+                   if (owner == nullptr || !known || !can_be_counted(count)) {
+                       return CUDA_ERROR_INVALID_VALUE;
+                   }
+                   owner->objects.drop_up_to(handle, count);
+                   return CUDA_SUCCESS;
                });
 }

@@ -147,7 +147,9 @@ CUresult Call::find(CUstream handle, std::shared_ptr<Stream>& stream, Purpose pu
         stream = legacy ? context_->legacy : machine_->per_thread_stream(context_, thread_label());
     } else {
         stream = machine_->find_stream(handle);
-        if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+        // A real driver looks for the context of what it takes for a stream, and finds none; where
+        // the memory of the handle is gone too, it crashes.
+        if (stream == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     }
     context_ = stream->context;
     if (context_->error != CUDA_SUCCESS || purpose == Purpose::ask) return context_->error;

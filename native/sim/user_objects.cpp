@@ -27,6 +27,11 @@ bool ObjectReferences::drop(CUuserObject object, std::uint64_t count) {
     return true;
 }
 
+void ObjectReferences::drop_up_to(CUuserObject object, std::uint64_t count) {
+    const auto it = owned_.find(object);
+    if (it != owned_.end()) drop(object, std::min(count, it->second.count));
+}
+
 CUuserObject UserObjects::make(DestroyCallback callback, std::uint64_t references) {
     std::erase_if(objects_, [](const auto& entry) { return entry.second.expired(); });
     const auto object = std::make_shared<UserObject>(callback, due_);

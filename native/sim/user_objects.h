@@ -49,6 +49,8 @@ class ObjectReferences {
     void add(const std::shared_ptr<UserObject>& object, std::uint64_t count);
     // False, and nothing is changed: the owner has not got so many.
     bool drop(CUuserObject object, std::uint64_t count);
+    // Of fewer, all there are.
+    void drop_up_to(CUuserObject object, std::uint64_t count);
     void clear() { owned_.clear(); }
     // The owner goes, and this work of it is over.
     void learn(const Clock& over) const {

@@ -25,7 +25,7 @@ EXPECTED = {
     "create": (OK, ""),
     "0 bytes": (BAD_VALUE, "a block has 1 to "),
     "no pool": (BAD_VALUE, "the pool is NULL"),
-    "no stream": (DRIVER, "cuStreamGetId: CUDA_ERROR_INVALID_HANDLE, "),
+    "no stream": (DRIVER, "cuStreamGetId: CUDA_ERROR_INVALID_CONTEXT, "),
     "too much": (OUT_OF_MEMORY, "out of device memory: asked for 8388608 bytes (8 MiB)."),
     "try too much": (OUT_OF_MEMORY, "out of device memory: asked for 8388608 bytes (8 MiB)."),
     "malloc": (OK, ""),

@@ -290,9 +290,7 @@ def test_callback_after_a_launch_comes_without_another_call(cu, stream, kernels,
     observe("user object: callback after a launch comes without another call", came)
 
 
-def test_thread_of_the_callback(cu, graph, driver_spec, observe):
-    if driver_spec != "cuda":
-        pytest.skip("a simulated callback runs in the thread that dropped the last reference")
+def test_thread_of_the_callback(cu, graph, observe):
     threads = {}
     released, of_graph = Witness(cu), Witness(cu).into(graph)
     released.release()

@@ -27,6 +27,12 @@ CUresult release(CUuserObject object, unsigned count = 1) {
     return cu().cuUserObjectRelease(object, count);
 }
 
+CUresult release_from(CUgraph graph, CUuserObject object, unsigned count) {
+    static const auto call =
+        graphs::find<CUresult(CUgraph, CUuserObject, unsigned)>("cuGraphReleaseUserObject");
+    return call(graph, object, count);
+}
+
 // Gives the graph the only reference to a new object.
 void attach(CUgraph graph, void* data, CUhostFn callback = count_up) {
     CHECK_EQUAL(cu().cuGraphRetainUserObject(graph, make_object(data, callback), 1,
@@ -105,6 +111,38 @@ TEST(more_than_is_owned_cannot_be_moved) {
     CHECK_EQUAL(called.load(), 0);
     CHECK_EQUAL(release(object), CUDA_SUCCESS);
     CHECK_EQUAL(called.load(), 1);
+}
+
+TEST(graph_releases_no_more_than_it_has) {
+    gpu::reset_round();
+    gpu::use_device();
+    const CUstream stream = gpu::make_stream();
+    std::atomic<int> called = 0;
+    const CUuserObject object = make_object(&called);
+    CUgraph graph = nullptr;
+    CHECK_EQUAL(graphs::begin_capture(stream), CUDA_SUCCESS);
+    CHECK_EQUAL(graphs::end_capture(stream, &graph), CUDA_SUCCESS);
+    CHECK_EQUAL(cu().cuGraphRetainUserObject(graph, object, 1, 0), CUDA_SUCCESS);
+    // The first takes what there is, the second finds nothing; the program's own reference stays.
+    CHECK_EQUAL(release_from(graph, object, 2), CUDA_SUCCESS);
+    CHECK_EQUAL(release_from(graph, object, 1), CUDA_SUCCESS);
+    CHECK_EQUAL(called.load(), 0);
+    CHECK_EQUAL(release(object), CUDA_SUCCESS);
+    CHECK_EQUAL(called.load(), 1);
+    CHECK_EQUAL(release_from(graph, object, 1), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(graphs::destroy(graph), CUDA_SUCCESS);
+}
+
+TEST(graph_that_nobody_asks_for_goes_with_its_objects) {
+    gpu::reset_round();
+    gpu::use_device();
+    const CUstream stream = gpu::make_stream();
+    std::atomic<int> called = 0;
+    CHECK_EQUAL(graphs::begin_capture(stream), CUDA_SUCCESS);
+    attach(graph_being_captured(stream), &called);
+    CHECK_EQUAL(graphs::end_capture(stream, nullptr), CUDA_SUCCESS);
+    CHECK_EQUAL(called.load(), 1);
+    CHECK(!objects_live());
 }
 
 TEST(callback_runs_while_other_threads_may_call) {

@@ -49,3 +49,15 @@ def streams(device: Device) -> Iterator[list[Stream]]:
     yield made
     for stream in made:
         stream.close()
+
+
+@pytest.fixture
+def owner(streams: list[Stream]) -> Stream:
+    """The stream of blocks that are lent."""
+    return streams[0]
+
+
+@pytest.fixture
+def other(streams: list[Stream]) -> Stream:
+    """The one they are lent to."""
+    return streams[1]

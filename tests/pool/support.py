@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from vramkit import Pool
-from vramkit.driver import Simulator, Stream
+from vramkit.driver import Device, Simulator, Stream
 
 MIB = 1 << 20
 
@@ -35,6 +35,17 @@ def calls(sim: Simulator) -> dict[str, int]:
         for call, count in counts.items()
         if count and call not in SCOPE and not call.startswith("simBlock")
     }
+
+
+def segment_bytes(device: Device) -> int:
+    """What a pool takes from the driver at a time for blocks below 2 MiB."""
+    part = device.memory_info().total // 1024
+    return min(max(part - part % (2 * MIB), 2 * MIB), 32 * MIB)
+
+
+def filled_segment(pool: Pool, device: Device, stream: Stream | None = None) -> list[int]:
+    """Blocks of 1 MiB that take a segment and leave nothing of it."""
+    return [pool.malloc(MIB, stream) for _ in range(segment_bytes(device) // MIB)]
 
 
 def eventually(holds: Callable[[], bool]) -> bool:

@@ -11,7 +11,7 @@ from vramkit import Pool
 from vramkit.driver import Device, Driver
 
 from .graphs import Graphs
-from .support import MIB, Foreign, eventually
+from .support import MIB, Foreign, eventually, filled_segment, segment_bytes
 
 pytestmark = [pytest.mark.sim_only, pytest.mark.sim(clock="wall")]
 
@@ -90,8 +90,8 @@ def test_it_joins_idle_memory(device: Device) -> None:
 
 def test_it_maps_ahead(device: Device) -> None:
     with Pool(device=device, decay_ms=None) as pool:
-        blocks = [pool.malloc(MIB) for _ in range(2)]
-        assert eventually(lambda: pool.stats().idle == 2 * MIB)
+        blocks = filled_segment(pool, device)
+        assert eventually(lambda: pool.stats().idle == segment_bytes(device))
         for address in blocks:
             pool.free(address)
 

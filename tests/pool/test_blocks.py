@@ -9,7 +9,9 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device, OutOfMemoryError
 
-KIB, MIB = 1 << 10, 1 << 20
+from .support import MIB, segment_bytes
+
+KIB = 1 << 10
 SIZES = [1, 255, 256, 257, 2048, 2049, 5000, 100_000, MIB, MIB + 1, 2 * MIB - 1, 2 * MIB, 5 * MIB]
 
 
@@ -171,11 +173,12 @@ def test_release_all_waits_gives_all_back_and_resets_the_counters(
             pool.free(address)
         device.kernels.spin(1_000_000, stream=stream)
         held = pool.stats().reserved
-        assert pool.release_all() == held - 2 * MIB
+        segment = segment_bytes(device)
+        assert pool.release_all() == held - segment
         stats = pool.stats()
-        assert (stats.reserved, stats.current_usage, stats.allocation_count) == (2 * MIB, 1000, 0)
+        assert (stats.reserved, stats.current_usage, stats.allocation_count) == (segment, 1000, 0)
         pool.free(kept)
-        assert pool.release_all() == 2 * MIB
+        assert pool.release_all() == segment
         assert pool.stats().reserved == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device, Simulator
 
-from .support import MIB, calls, eventually, run
+from .support import MIB, calls, eventually, run, segment_bytes
 
 pytestmark = pytest.mark.sim_only
 
@@ -57,13 +57,14 @@ def test_free_memory_is_fragmented_that_cannot_serve_the_largest_request(
     assert pool.stats().fragmentation_bytes == 0  # neighbours are one piece of 32 MiB
 
 
-def test_free_parts_of_segments_count_for_large_requests_only(pool: Pool) -> None:
+def test_free_parts_of_segments_count_for_large_requests_only(pool: Pool, device: Device) -> None:
     small = pool.malloc(4096)
     assert pool.stats().fragmentation_bytes == 0
     large = pool.malloc(2 * MIB)
     stats = pool.stats()
-    assert stats.fragmentation_bytes == 2 * MIB - 4096
-    assert stats.fragmentation_rate == (2 * MIB - 4096) / (4 * MIB)
+    rest = segment_bytes(device) - 4096
+    assert stats.fragmentation_bytes == rest
+    assert stats.fragmentation_rate == rest / (segment_bytes(device) + 2 * MIB)
     pool.free(small)
     pool.free(large)
 

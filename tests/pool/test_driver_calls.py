@@ -8,7 +8,7 @@ from vramkit import Pool
 from vramkit.driver import Device, Simulator, Stream
 from vramkit.pool import Buffer
 
-from .support import MIB, Foreign, calls, eventually, run
+from .support import MIB, Foreign, calls, eventually, filled_segment, run, segment_bytes
 
 pytestmark = pytest.mark.sim_only
 
@@ -110,7 +110,7 @@ def test_a_slab_is_carved_out_of_a_mapped_segment_for_nothing(
     pool: Pool, device: Device, sim: Simulator
 ) -> None:
     with device.stream() as stream:
-        pool.free(pool.malloc(256, stream))  # a segment of 2 MiB, of which this took 64 KiB
+        pool.free(pool.malloc(256, stream))  # a segment, of which this took 64 KiB
         calls(sim)
         for size in (1000, 4096, 20_000, 40_000):
             pool.free(pool.malloc(size, stream))
@@ -136,7 +136,7 @@ def test_preallocated_blocks_cost_nothing_later(pool: Pool, device: Device, sim:
 
 def test_growth_is_three_calls(pool: Pool, device: Device, sim: Simulator) -> None:
     with device.stream() as stream:
-        blocks = [pool.malloc(MIB, stream), pool.malloc(MIB, stream)]  # a segment, filled
+        blocks = filled_segment(pool, device, stream)
         for size in (4096, 2 * MIB, 3 * MIB, 100 * MIB, 1 << 30):
             calls(sim)
             blocks.append(pool.malloc(size, stream))
@@ -145,15 +145,26 @@ def test_growth_is_three_calls(pool: Pool, device: Device, sim: Simulator) -> No
             pool.free(address)
 
 
-def test_few_segments_serve_many_small_blocks(pool: Pool, device: Device, sim: Simulator) -> None:
+@pytest.mark.parametrize(
+    ("card", "segment"),
+    [
+        pytest.param(card, mib * MIB, marks=pytest.mark.sim(data=False, capacity=card))
+        for card, mib in [("1GiB", 2), ("4GiB", 4), ("24GiB", 24), ("25GiB", 24), ("141GiB", 32)]
+    ],
+)
+def test_a_segment_is_a_thousandth_of_the_card_from_2_to_32_mib(
+    pool: Pool, device: Device, sim: Simulator, card: str, segment: int
+) -> None:
+    assert segment_bytes(device) == segment  # as the other tests reckon
     with device.stream() as stream:
         pool.free(pool.malloc(256, stream))
+        assert pool.stats().reserved == segment
         calls(sim)
         blocks = [pool.malloc(65_536, stream) for _ in range(4096)]  # 256 MiB
         stats = pool.stats()
         assert calls(sim) == times(stats.device_growths - 1, GROWTH)
-        assert stats.segments == stats.device_growths <= 24
-        assert stats.reserved <= 256 * MIB + 32 * MIB
+        assert stats.segments == stats.device_growths == 256 * MIB // segment + 1
+        assert stats.reserved == stats.segments * segment
         for address in blocks:
             pool.free(address)
 
@@ -161,9 +172,10 @@ def test_few_segments_serve_many_small_blocks(pool: Pool, device: Device, sim: S
 # Between streams
 
 
+@pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("raw", [False, True])
-def test_a_spill_records_one_event_where_the_stream_may_vanish_unseen(
-    pool: Pool, device: Device, sim: Simulator, raw: bool
+def test_a_spill_records_one_event_where_a_stream_that_may_vanish_unseen_is_given(
+    pool: Pool, device: Device, sim: Simulator, raw: bool, given: bool
 ) -> None:
     pool.configure(thread_cache_max_blocks=8)
     with device.stream() as owner:
@@ -172,9 +184,15 @@ def test_a_spill_records_one_event_where_the_stream_may_vanish_unseen(
         while pool.stats().cached < 8 * 4096:
             pool.free(blocks.pop())
         calls(sim)
-        pool.free(blocks.pop())
-        assert calls(sim) == (FIRST_MARK if raw else {})
-        assert pool.stats().marks == raw
+        made: dict[str, int] = {}
+        if raw and given:
+            made = {**FIRST_MARK, **RAW, "cuStreamIsCapturing": 3}
+        if given:
+            pool.free(blocks.pop(), stream=stream)
+        else:
+            pool.free(blocks.pop())
+        assert calls(sim) == made
+        assert pool.stats().marks == (raw and given)
         for address in blocks:
             pool.free(address)
 
@@ -215,7 +233,7 @@ def test_another_streams_block_under_way_costs_one_question_and_a_growth(
 def test_short_of_memory_the_stream_waits_by_one_call(
     pool: Pool, device: Device, sim: Simulator
 ) -> None:
-    pool.configure(limit=4 * MIB, thread_cache_max_blocks=0)
+    pool.configure(limit=segment_bytes(device) + 2 * MIB, thread_cache_max_blocks=0)
     with device.stream() as busy, device.stream() as other:
         small = pool.malloc(256, other)
         address = pool.malloc(2 * MIB, busy)
@@ -226,7 +244,8 @@ def test_short_of_memory_the_stream_waits_by_one_call(
         made = calls(sim)
         questions = made.pop("cuEventQuery")  # before it gives up on what is done already
         assert questions >= 1
-        assert made == {**FIRST_MARK, "cuStreamWaitEvent": 1}
+        # Two for the mark, and one of each stream when all shelves are looked at.
+        assert made == {**FIRST_MARK, "cuStreamIsCapturing": 4, "cuStreamWaitEvent": 1}
         assert pool.stats().wait_hits == 1
         pool.free(address)
         pool.free(small)
@@ -278,6 +297,7 @@ def test_memory_goes_back_by_two_calls(pool: Pool, device: Device, sim: Simulato
         assert pool.release_all() == 8 * MIB
         assert calls(sim) == {
             **FIRST_MARK,
+            "cuStreamIsCapturing": 3,  # one more: a wait for the whole card would break a capture
             "cuEventSynchronize": 1,
             "cuEventDestroy_v2": 1,
             "cuMemUnmap": 1,

@@ -32,6 +32,8 @@ SIZES = st.one_of(
     st.integers(3 * MIB, 12 * MIB),
 )
 STREAMS = st.integers(0, 2)
+# Blocks and bytes that a thread keeps; where one is 0, the other has nothing to bound.
+CACHED = [(0, 32 * MIB), (64, 0), *((blocks, n) for blocks in (1, 4, 64) for n in (MIB, 32 * MIB))]
 
 
 @dataclass
@@ -212,29 +214,28 @@ class PoolMachine(RuleBasedStateMachine):
             assert stats.reserved == 0
 
     @rule(
-        cached=st.sampled_from([0, 1, 4, 64]),
+        cached=st.sampled_from(CACHED),
         shared=st.sampled_from([0, 3, 1024]),
         batch=st.sampled_from([1, 4, 16]),
-        cache_bytes=st.sampled_from([0, MIB, 32 * MIB]),
         classes=st.sampled_from(["fine", "seed"]),
         decay_ms=st.sampled_from([None, 1, 10_000]),
         threshold=st.sampled_from([0.0, 0.3]),
     )
     def configure(
         self,
-        cached: int,
+        cached: tuple[int, int],
         shared: int,
         batch: int,
-        cache_bytes: int,
         classes: str,
         decay_ms: int | None,
         threshold: float,
     ) -> None:
+        blocks, nbytes = cached
         self.pool.configure(
-            thread_cache_max_blocks=cached,
+            thread_cache_max_blocks=blocks,
             global_cache_max_blocks=shared,
             batch_alloc_count=batch,
-            cache_bytes=cache_bytes,
+            cache_bytes=nbytes,
             size_classes=classes,
             decay_ms=decay_ms,
             defrag_threshold=threshold,

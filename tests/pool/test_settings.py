@@ -11,7 +11,7 @@ from vramkit import Pool
 from vramkit.driver import Device, OutOfMemoryError
 from vramkit.pool import PoolConfig
 
-from .support import MIB
+from .support import MIB, segment_bytes
 
 DEFAULT = PoolConfig(background=False)
 
@@ -61,6 +61,22 @@ NO_EFFECT: list[tuple[dict[str, Any], str]] = [
     (
         {"cache_bytes": 64 * MIB, "thread_cache_bytes": 32 * MIB},
         "cache_bytes is 67108864 for one stream, but a thread may keep only thread_cache_bytes",
+    ),
+    (
+        {"thread_cache_max_blocks": 0, "cache_bytes": MIB},
+        "cache_bytes has no effect with thread_cache_max_blocks=0: threads keep nothing",
+    ),
+    (
+        {"thread_cache_max_blocks": 0, "thread_cache_bytes": 64 * MIB},
+        "thread_cache_bytes has no effect with thread_cache_max_blocks=0",
+    ),
+    (
+        {"cache_bytes": 0, "thread_cache_max_blocks": 8},
+        "thread_cache_max_blocks has no effect with cache_bytes=0",
+    ),
+    (
+        {"cache_bytes": 0, "thread_cache_bytes": 64 * MIB},
+        "thread_cache_bytes has no effect with cache_bytes=0",
     ),
     ({"size_classes": "seed", "alignment": 512}, 'no effect on size_classes="seed"'),
 ]
@@ -123,14 +139,15 @@ def test_limit_is_never_exceeded(device: Device) -> None:
             pool.free(address)
 
 
-def test_preallocation_keeps_to_the_limit(pool: Pool) -> None:
-    pool.configure(limit=16 * MIB)
+def test_preallocation_keeps_to_the_limit(pool: Pool, device: Device) -> None:
+    limit = segment_bytes(device) + 14 * MIB
+    pool.configure(limit=limit)
     small = pool.malloc(4096)  # free spans of its segment are of no use for what follows
     large = pool.malloc(6 * MIB)
     pool.free(large)
-    with pytest.raises(OutOfMemoryError, match="The limit is 16 MiB"):
+    with pytest.raises(OutOfMemoryError, match=f"The limit is {limit // MIB} MiB"):
         pool.preallocate(4 * MIB, 4)
-    assert pool.stats().peak_reserved <= 16 * MIB
+    assert pool.stats().peak_reserved <= limit
     pool.preallocate(4 * MIB, 2)
     pool.free(small)
 

@@ -8,10 +8,10 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device
 
-MIB = 1 << 20
+from .support import MIB, segment_bytes
 
 
-def test_counters_and_usage(pool: Pool) -> None:
+def test_counters_and_usage(pool: Pool, device: Device) -> None:
     first, second = pool.malloc(1000), pool.malloc(3 * MIB)
     pool.free(first)
     stats = pool.stats()
@@ -19,7 +19,7 @@ def test_counters_and_usage(pool: Pool) -> None:
     assert (stats.total_allocated, stats.total_freed) == (1000 + 3 * MIB, 1000)
     assert stats.current_usage == stats.total_allocated - stats.total_freed
     assert stats.cache_hits + stats.cache_misses == 2
-    assert stats.reserved == stats.peak_reserved == 2 * MIB + 4 * MIB
+    assert stats.reserved == stats.peak_reserved == segment_bytes(device) + 4 * MIB
     assert (stats.segments, stats.slabs, stats.large_blocks) == (1, 1, 1)
     assert stats.growth_hits == stats.device_growths == 2
     pool.free(second)
@@ -27,8 +27,8 @@ def test_counters_and_usage(pool: Pool) -> None:
 
 @pytest.mark.sim_only
 def test_every_tier_counts_what_it_serves(pool: Pool, device: Device) -> None:
-    pool.configure(limit=32 * MIB, thread_cache_max_blocks=1)
-    tiers = ["cache", "shelf", "idle", "other", "wait", "remap", "growth"]
+    pool.configure(limit=38 * MIB, thread_cache_max_blocks=1)
+    tiers = ["cache", "shelf", "idle", "other", "wait", "remap", "larger", "growth"]
 
     def served() -> list[str]:
         """What has served since the last look."""
@@ -55,6 +55,9 @@ def test_every_tier_counts_what_it_serves(pool: Pool, device: Device) -> None:
         pool.preallocate(8 * MIB, 1)
         blocks.append(pool.malloc(8 * MIB, other))
         assert served() == ["idle"]
+        pool.preallocate(6 * MIB, 1)
+        blocks.append(pool.malloc(4 * MIB, other))
+        assert served() == ["larger"]
         blocks.append(pool.malloc(8 * MIB, other))
         device.kernels.spin(10**9, stream=stream)
         pool.free(blocks.pop(0))  # of the busy stream

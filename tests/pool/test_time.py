@@ -10,7 +10,7 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device, Simulator, Stream
 
-from .support import MIB, calls, run
+from .support import MIB, calls, filled_segment, run, segment_bytes
 
 pytestmark = pytest.mark.sim_only
 
@@ -191,10 +191,10 @@ def test_after_a_growth_the_next_segment_is_mapped_ahead(
     pool: Pool, device: Device, sim: Simulator
 ) -> None:
     with device.stream() as stream:
-        blocks = [pool.malloc(MIB, stream) for _ in range(2)]  # a segment, filled
+        blocks = filled_segment(pool, device, stream)
         assert pool.stats().idle == 0
         pool.step()
-        assert (pool.stats().idle, pool.stats().device_growths) == (2 * MIB, 2)
+        assert (pool.stats().idle, pool.stats().device_growths) == (segment_bytes(device), 2)
         calls(sim)
         blocks.append(pool.malloc(4096, stream))
         assert calls(sim) == {}
@@ -208,18 +208,19 @@ def test_after_a_growth_the_next_segment_is_mapped_ahead(
 def test_nothing_is_mapped_ahead_of_large_blocks_past_the_limit_or_of_a_full_card(
     pool: Pool, device: Device
 ) -> None:
+    segment = segment_bytes(device)
     large = pool.malloc(8 * MIB)
     pool.step()
     assert pool.stats().reserved == 8 * MIB
-    pool.configure(limit=10 * MIB)
-    blocks = [pool.malloc(MIB) for _ in range(2)]
+    pool.configure(limit=8 * MIB + segment)
+    blocks = filled_segment(pool, device)
     pool.step()
-    assert pool.stats().reserved == 10 * MIB
+    assert pool.stats().reserved == 8 * MIB + segment
     pool.configure(limit=None)
     rest = device.alloc(device.memory_info().free - device.memory_info().total // 32)
-    blocks += [pool.malloc(MIB) for _ in range(2)]
+    blocks += filled_segment(pool, device)
     pool.step()
-    assert pool.stats().reserved == 12 * MIB
+    assert pool.stats().reserved == 8 * MIB + 2 * segment
     rest.close()
     for address in [large, *blocks]:
         pool.free(address)

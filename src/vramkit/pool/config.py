@@ -70,10 +70,15 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
         self._refuse_what_does_nothing()
 
     def _refuse_what_does_nothing(self) -> None:
-        default = {name: field for name, field in _defaults(type(self)).items()}
+        default = _defaults(type(self))
         for name in ("defrag_threshold", "defrag_interval_ms"):
             if not self.enable_defrag and getattr(self, name) != default[name]:
                 raise ValueError(f"{name} has no effect without enable_defrag=True")
+        # Either bound alone leaves a thread's caches empty.
+        for bound, others in _BOUNDS_OF_CACHES.items():
+            for name in others:
+                if getattr(self, bound) == 0 and getattr(self, name) != default[name]:
+                    raise ValueError(f"{name} has no effect with {bound}=0: threads keep nothing")
         if self.cache_bytes > self.thread_cache_bytes:
             raise ValueError(
                 f"cache_bytes is {self.cache_bytes} for one stream, but a thread may keep only "
@@ -87,6 +92,12 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
         settings["limit"] = self.limit or 0
         settings["decay_ms"] = self.decay_ms or 0
         return _core.PoolConfig(**settings)
+
+
+_BOUNDS_OF_CACHES = {
+    "thread_cache_max_blocks": ("cache_bytes", "thread_cache_bytes"),
+    "cache_bytes": ("thread_cache_max_blocks", "thread_cache_bytes"),
+}
 
 
 def _defaults(kind: type[msgspec.Struct]) -> dict[str, object]:
