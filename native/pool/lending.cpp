@@ -115,6 +115,7 @@ bool Pool::free_lent(BlockRef block, std::uint64_t bytes, Cache& cache, Failure&
     for (Lending::Awaited& use : uses) {
         if (use.ended == nullptr) lending_.record(use);
     }
+    if (nvtx_ != nullptr) mark_end_of_use(cache, block);
     cache.take_for_sure();
     if (block_freed_ != nullptr) tell_checker_of_free(cache, block.address(), bytes);
     count_free(cache, bytes);

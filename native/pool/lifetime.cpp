@@ -43,7 +43,9 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
         why = Failure::bad_value("no host memory for the pool's table of addresses");
         return nullptr;
     }
-    pool->extents_ = std::make_unique<Extents>(pool->call_, device, *pool->addresses_);
+    if (config.nvtx) pool->nvtx_ = NvtxMarks::make();
+    pool->extents_ =
+        std::make_unique<Extents>(pool->call_, device, *pool->addresses_, pool->nvtx_.get());
     pool->slabs_ = std::make_unique<Slabs>(*pool->pages_);
     // From here on other threads may tell it of streams.
     register_pool(pool->id_, *pool);
@@ -126,6 +128,7 @@ void Pool::abandon() {
         abandoned_ = true;
         closed_.store(true, std::memory_order_release);
         forget_driver();
+        if (nvtx_ != nullptr) nvtx_->clear();
     }
     keeper_.stop();
 }

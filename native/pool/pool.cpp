@@ -27,6 +27,7 @@ std::uint64_t Pool::malloc_cached(std::uint64_t bytes, const StreamRef& stream) 
     const bool counted = usage_.rise(*cache);
     cache->leave();
     if (!counted) usage_.claim();
+    if (nvtx_ != nullptr) mark_use(*cache, block, bytes);
     return address;
 }
 
@@ -66,6 +67,7 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
     // A block of a graph stays the graph's, whatever the stream: who knows the graph decides.
     if (cache == nullptr || (is_capture(owner) && owner != cache->number)) return Freed::slow;
     if (!block.take_from_user()) return Freed::slow;
+    if (nvtx_ != nullptr) mark_end_of_use(*cache, ref);
 
     cache->take_for_sure();
     take_back(*cache, ref, bytes);
@@ -109,6 +111,16 @@ void Pool::tell_checker_of_free(const Cache& cache, std::uint64_t address, std::
     block_freed_(address, bytes, cache.stream.handle);
 }
 
+// A graph may use all of a block, now for this and then for that, with every launch.
+void Pool::mark_use(const Cache& cache, BlockRef block, std::uint64_t bytes) {
+    nvtx_->add_block(block.address(), is_capture(cache.number) ? block.bytes() : bytes);
+}
+
+// What goes back to a capture stays in use by its graph, until it is idle.
+void Pool::mark_end_of_use(const Cache& cache, BlockRef block) {
+    if (!is_capture(cache.number)) nvtx_->remove_block(block.address(), block.bytes());
+}
+
 std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool may_wait,
                            Failure& why) {
     if (const std::uint64_t address = malloc_cached(bytes, stream); address != 0) return address;
@@ -136,6 +148,7 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool ma
     const bool counted = usage_.rise(*cache);
     cache->leave();
     if (!counted) usage_.claim();
+    if (nvtx_ != nullptr) mark_use(*cache, block, bytes);
     return address;
 }
 
@@ -155,6 +168,7 @@ bool Pool::free(std::uint64_t address, std::optional<std::uint64_t> bytes,
             why = Failure::bad_value("the block is not in use: freed twice?");
             return false;
         }
+        if (nvtx_ != nullptr) mark_end_of_use(*cache, block);
         cache->take_for_sure();
         take_back(*cache, block, held);
         const bool over = cache->bytes > cache->most_bytes.load(std::memory_order_relaxed);

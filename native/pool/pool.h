@@ -33,6 +33,7 @@
 #include "pool/extents.h"
 #include "pool/keeper.h"
 #include "pool/lending.h"
+#include "pool/nvtx.h"
 #include "pool/pages.h"
 #include "pool/shelf.h"
 #include "pool/slabs.h"
@@ -145,6 +146,9 @@ class Pool {
     // Hot paths, with an owner word.
     std::uint64_t hand_out(Cache& cache, BlockRef block, std::uint64_t bytes, ClassIndex index);
     void take_back(Cache& cache, BlockRef block, std::uint64_t bytes);
+    // What a tool is told, without an owner word: its locks are its own.
+    void mark_use(const Cache& cache, BlockRef block, std::uint64_t bytes);
+    void mark_end_of_use(const Cache& cache, BlockRef block);
     std::uint64_t find_live(std::uint64_t address, std::optional<std::uint64_t> given,
                             BlockRef& block, Failure& why);
     void count_free(Cache& cache, std::uint64_t bytes);
@@ -227,6 +231,7 @@ class Pool {
     const int fork_count_;
     void (*block_allocated_)(std::uint64_t, std::size_t, void*) = nullptr;  // the checker's, if any
     void (*block_freed_)(std::uint64_t, std::size_t, void*) = nullptr;
+    std::unique_ptr<NvtxMarks> nvtx_;     // null: off, or nobody listens
     double (*driver_clock_)() = nullptr;  // of a simulated GPU, nanoseconds
     std::uint64_t card_bytes_ = 0;
     std::unique_ptr<Addresses> addresses_;

@@ -115,6 +115,7 @@ BlockRef Pool::adopt(Extent extent) {
 
 void Pool::give_idle(BlockRef block) {
     Slab& slab = *block.slab;
+    if (nvtx_ != nullptr) nvtx_->remove_block(block.address(), block.bytes());  // of a graph
     if (!slab.large) {
         if (slabs_->give(block)) free_segments(false);
         return;
