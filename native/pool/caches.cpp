@@ -329,7 +329,7 @@ void Pool::collect_all(Wait wait) {
     each_shelf([&](Shelf& shelf) {
         shelf.mark();
         wait == Wait::no ? shelf.marks.ask() : static_cast<void>(shelf.marks.wait());
-        captured |= shelf.is_captured();
+        captured |= wait == Wait::for_card && shelf.is_captured();
         // Other threads go on: only what is here now is waited for below.
         if (wait == Wait::for_card && shelf.has_unmarked()) {
             unmarked.emplace_back(&shelf, shelf.marks.close());

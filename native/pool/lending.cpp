@@ -117,7 +117,6 @@ bool Pool::free_lent(BlockRef block, std::uint64_t bytes, Cache& cache, Failure&
     }
     if (nvtx_ != nullptr) mark_end_of_use(cache, block);
     cache.take_for_sure();
-    if (block_freed_ != nullptr) tell_checker_of_free(cache, block.address(), bytes);
     count_free(cache, bytes);
     cache.leave();
     lending_.hold(block, cache.number, std::move(uses));
@@ -134,17 +133,24 @@ bool Pool::order_in_capture(const StreamRef& use, const StreamRef& stream) {
     return ordered;
 }
 
-// What is held no longer is its stream's again.
-void Pool::release_held(bool wait) {
+// What is held no longer is its stream's again. The checker is told of it now: at the free, work of
+// the other streams was under way. Of a stream whose handle may be dead there is no telling.
+bool Pool::release_held(bool wait) {
+    bool any = false;
     lending_.release(wait, [&](BlockRef block, std::uint32_t number) {
+        any = true;
         const std::shared_ptr<Shelf> shelf = known(number).shelf;
         if (shelf == nullptr) {
             give_idle(block);
             return;
         }
         const std::lock_guard guard(shelf->lock);
+        if (block_freed_ != nullptr && shelf->can_mark()) {
+            block_freed_(block.address(), block.bytes(), shelf->stream.handle);
+        }
         shelf->put(block);
     });
+    return any;
 }
 
 }  // namespace vramkit::pool

@@ -154,7 +154,7 @@ class Pool {
     void count_free(Cache& cache, std::uint64_t bytes);
     bool free_lent(BlockRef block, std::uint64_t bytes, Cache& cache, Failure& why);
     bool order_in_capture(const StreamRef& use, const StreamRef& stream);
-    void release_held(bool wait);
+    bool release_held(bool wait);  // true: any
     std::uint64_t malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wait, Failure& why);
     bool free_direct(std::uint64_t address, Failure& why);
 

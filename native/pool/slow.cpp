@@ -24,7 +24,10 @@ BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, 
     }
     const SlowPathScope scope(call_, context_);
     mark_while_given(cache);
-    release_held(false);
+    if (release_held(false)) {
+        const BlockRef own = take_from_shelf(cache, index);
+        if (own.slab != nullptr) return own;
+    }
     // For the one that is handed out, while it is nobody's.
     BlockRef block;
     const auto found = [&](BlockRef one, std::uint64_t Stats::* counter) {
