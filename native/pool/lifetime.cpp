@@ -13,7 +13,6 @@ Pool::Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, const 
       context_(context),
       fork_count_(fork_count()),
       events_(call_),
-      lending_(events_),
       keeper_([this] { return tend(); }) {
     const auto symbol = [&]<class Function>(Function*& function, const char* name) {
         function = reinterpret_cast<Function*>(driver_->symbol(name));
@@ -73,7 +72,6 @@ Pool::~Pool() {
     for (Extent& extent : slabs_->take_all_segments()) extents_->destroy(std::move(extent));
     for (const auto& [address, block] : direct_.all()) call_.cuMemFree_v2(address);
     extents_->release(~std::uint64_t{0}, Extents::kAnyTime);
-    lending_.pass_all();
     streams_.clear();
     captures_.clear();
     caches_.clear();
@@ -139,7 +137,6 @@ void Pool::forget_driver() {
             if (each.shelf != nullptr) each.shelf->marks.forget();
         }
     }
-    lending_.forget();
     events_.forget();
     direct_.clear();
     extents_->forget();

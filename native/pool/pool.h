@@ -121,15 +121,13 @@ class Pool {
     // Streams are numbered as they come; captures apart, so that a block's number tells.
     static constexpr std::uint32_t kCaptureBit = Block::kMostStreams / 2;
     static bool is_capture(std::uint32_t number) { return (number & kCaptureBit) != 0; }
-    // A point of another stream, or another capture as a whole.
-    struct Use {
-        std::uint32_t stream = 0;
-        Marks::Number point = 0;
-    };
     struct Known {
-        std::shared_ptr<Shelf> shelf;      // null: it has ended, and all its work is done
-        std::shared_ptr<GraphLife> graph;  // of a capture
-        std::vector<Use> uses;             // of its blocks, by those who freed them elsewhere
+        std::shared_ptr<Shelf> shelf;  // null: it has ended, and all its work is done
+        // Of a capture.
+        std::shared_ptr<GraphLife> graph;
+        std::uint64_t capture = 0;
+        CUstream handle = nullptr;  // may be dead, unless told
+        bool told = false;
     };
     struct StreamKey {
         std::uint64_t id, capture;
@@ -152,7 +150,16 @@ class Pool {
     std::uint64_t find_live(std::uint64_t address, std::optional<std::uint64_t> given,
                             BlockRef& block, Failure& why);
     void count_free(Cache& cache, std::uint64_t bytes);
-    bool free_lent(BlockRef block, std::uint64_t bytes, Cache& cache, Failure& why);
+    struct Freeing {
+        std::uint32_t home = 0;  // the stream that has the block then
+        std::vector<Use> uses;   // awaited before
+    };
+    std::optional<Freeing> plan_free(BlockRef block, const std::optional<StreamRef>& stream,
+                                     Failure& why);
+    std::optional<StreamRef> stream_of_capture(std::uint32_t number);
+    void add_use(std::vector<Use>& uses, std::uint32_t number, bool given);
+    bool free_slowly(BlockRef block, std::uint64_t bytes, const std::optional<StreamRef>& stream,
+                     Full& full, Failure& why);
     bool order_in_capture(const StreamRef& use, const StreamRef& stream);
     bool release_held(bool wait);  // true: any
     std::uint64_t malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wait, Failure& why);
@@ -160,12 +167,9 @@ class Pool {
 
     // caches.cpp: streams, shelves and caches.
     Cache* cache_of(const StreamRef& stream, Failure& why);
-    Cache* cache_for_free(std::uint32_t owner, const std::optional<StreamRef>& stream,
-                          Failure& why);
+    Cache* cache_of_number(std::uint32_t number, Failure& why);
     std::optional<std::uint32_t> number_of(const StreamRef& stream, Failure& why);
     Known& known(std::uint32_t number);
-    void note_use(Known& capture, std::uint32_t by);
-    bool uses_are_over(Known& capture);
     Cache* make_cache(std::uint32_t number);
     void retire(Cache* cache);
     void set_bounds(Cache& cache, std::size_t caches_of_thread);

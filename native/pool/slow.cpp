@@ -375,7 +375,7 @@ bool Pool::free_direct(std::uint64_t address, Failure& why) {
         block = *found;
         direct_.remove(address);
     }
-    Cache* const cache = cache_for_free(block.stream, {}, why);
+    Cache* const cache = cache_of_number(block.stream, why);
     const SlowPathScope scope(call_, context_);
     const CUresult result = cache == nullptr ? CUDA_SUCCESS : call_.cuMemFree_v2(address);
     if (cache == nullptr || result != CUDA_SUCCESS) {
