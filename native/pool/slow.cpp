@@ -99,13 +99,11 @@ BlockRef Pool::take_idle(Cache& cache, ClassIndex index) {
 
 // A large block of its own on an extent.
 BlockRef Pool::adopt(Extent extent) {
-    auto slab = std::make_unique<Slab>();
+    auto slab = records_.take(extent.bytes, 1);
     slab->address = extent.address;
-    slab->bytes = slab->block_bytes = extent.bytes;
+    slab->bytes = extent.bytes;
     slab->index = class_served_by(extent.bytes);
-    slab->count = 1;
     slab->large = true;
-    slab->make_records();
     slab->extent = std::move(extent);
     pages_->enter(*slab);
     const BlockRef block{slab.get(), 0};
@@ -121,7 +119,7 @@ void Pool::give_idle(BlockRef block) {
     }
     pages_->remove(slab);
     extents_->give(std::move(slab.extent), now());
-    large_.erase(slab.address);
+    records_.give(std::move(large_.extract(slab.address).mapped()));
 }
 
 void Pool::free_segments(bool dissolve_idle) {
