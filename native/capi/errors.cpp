@@ -10,11 +10,19 @@ using Kind = pool::Failure::Kind;
 
 struct LastError {
     vramkit_status status = VRAMKIT_OK;
-    std::string text;
-    const char* fixed = nullptr;  // said instead of the text, where that could not be made
+    const char* fixed = nullptr;  // said instead of the text, where that could not be kept
+    bool text_is_gone = false;    // with the thread's other objects; some of them may still call
 };
+constinit thread_local LastError last;
 
-thread_local LastError last;
+struct Text {
+    std::string text;
+    ~Text() {
+        last.fixed = "the thread ends, and keeps no reasons any more";
+        last.text_is_gone = true;
+    }
+};
+thread_local Text last_text;
 
 vramkit_status status_of(Kind kind) {
     switch (kind) {
@@ -35,7 +43,8 @@ vramkit_status status_of(Kind kind) {
 
 vramkit_status fail(vramkit_status status, std::string text) noexcept {
     last.status = status;
-    last.text = std::move(text);
+    if (last.text_is_gone) return status;
+    last_text.text = std::move(text);
     last.fixed = nullptr;
     return status;
 }
@@ -76,7 +85,7 @@ vramkit_status vramkit_last_status(void) { return vramkit::capi::last.status; }
 
 const char* vramkit_last_error(void) {
     const auto& last = vramkit::capi::last;
-    return last.fixed != nullptr ? last.fixed : last.text.c_str();
+    return last.fixed != nullptr ? last.fixed : vramkit::capi::last_text.text.c_str();
 }
 
 }  // extern "C"

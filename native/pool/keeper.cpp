@@ -3,92 +3,132 @@
 
 #include <pthread.h>
 
-#include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
-#include <memory>
+#include <exception>
+#include <mutex>
 #include <system_error>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "pool/threads.h"
 
 namespace vramkit::pool {
-namespace {
 
-struct Running {
-    std::mutex lock;
-    bool exiting = false;
-    std::vector<Keeper*> keepers;
+class Keeper::Thread : public std::enable_shared_from_this<Thread> {
+  public:
+    explicit Thread(Work work) : work_(std::move(work)) {}
+
+    void wake();
+    void stop();
+    static void stop_all_at_exit();
+
+  private:
+    enum class Stage : std::uint8_t { none, running, joined_by_somebody, over };
+
+    struct Running {
+        std::mutex lock;
+        bool exiting = false;
+        std::vector<std::shared_ptr<Thread>> threads;
+    };
+    // Never destroyed: threads may end while the process exits.
+    static Running& running() {
+        static Running& made = *std::make_unique<Running>().release();
+        return made;
+    }
+    void run();
+
+    const Work work_;
+    std::mutex lock_;  // before that of all that run
+    std::condition_variable wanted_, ended_;
+    bool woken_ = false;
+    bool stopping_ = false;
+    Stage stage_ = Stage::none;
+    std::thread thread_;
 };
 
-// Never destroyed: threads may end while the process exits.
-Running& running() {
-    static Running& made = *std::make_unique<Running>().release();
-    return made;
-}
+namespace {
 
-// Registered after the driver was opened, so that it runs before the driver's own end.
-void stop_all_at_exit() {
-    // In a fork the threads are not there, and the lock may be held by one of them.
-    if (fork_count() > 0) return;
-    std::vector<Keeper*> keepers;
-    {
-        const std::lock_guard guard(running().lock);
-        running().exiting = true;
-        keepers = running().keepers;
-    }
-    for (Keeper* keeper : keepers) keeper->stop();
-}
+constexpr std::chrono::seconds kAfterFailure{1};
 
 }  // namespace
 
-void Keeper::wake() {
+Keeper::Keeper(Work work) : thread_(std::make_shared<Thread>(std::move(work))) {}
+
+void Keeper::wake() { thread_->wake(); }
+
+void Keeper::stop() { thread_->stop(); }
+
+// Registered after the driver was opened, so that it runs before the driver's own end.
+void Keeper::Thread::stop_all_at_exit() {
+    // In a fork the threads are not there, and the lock may be held by one of them.
+    if (fork_count() > 0) return;
+    std::vector<std::shared_ptr<Thread>> threads;
+    {
+        const std::lock_guard guard(running().lock);
+        running().exiting = true;
+        threads = running().threads;
+    }
+    for (const auto& thread : threads) thread->stop();
+}
+
+void Keeper::Thread::wake() {
     const std::lock_guard guard(lock_);
     woken_ = true;
-    if (thread_.joinable()) {
-        wanted_.notify_one();
-        return;
-    }
-    if (stopping_) return;
+    wanted_.notify_one();
+    if (stopping_ || stage_ != Stage::none) return;
     static const int once = std::atexit(&stop_all_at_exit);
     static_cast<void>(once);
     const std::lock_guard all(running().lock);
     if (running().exiting) return;
+    running().threads.push_back(shared_from_this());
     try {
         thread_ = std::thread([this] { run(); });
-        running().keepers.push_back(this);
+        stage_ = Stage::running;
     } catch (const std::system_error&) {
         // No thread is to be had; the next growth tries again.
+        running().threads.pop_back();
     }
 }
 
-void Keeper::stop() {
-    if (forgotten_) return;
+void Keeper::Thread::stop() {
+    std::unique_lock guard(lock_);
+    stopping_ = true;
+    wanted_.notify_one();
+    if (stage_ != Stage::running) {
+        ended_.wait(guard, [this] { return stage_ != Stage::joined_by_somebody; });
+        return;
+    }
+    stage_ = Stage::joined_by_somebody;
+    std::thread ending = std::move(thread_);
+    guard.unlock();
+    ending.join();
     {
-        const std::lock_guard guard(lock_);
-        stopping_ = true;
-        wanted_.notify_one();
+        const std::lock_guard all(running().lock);
+        std::erase(running().threads, shared_from_this());
     }
-    if (thread_.joinable()) thread_.join();
-    const std::lock_guard all(running().lock);
-    std::erase(running().keepers, this);
+    guard.lock();
+    stage_ = Stage::over;
+    ended_.notify_all();
 }
 
-void Keeper::forget() {
-    forgotten_ = true;
-    // Kept for ever: to let go of it would ask after a thread that is not there.
-    static_cast<void>(std::make_unique<std::thread>(std::move(thread_)).release());
-}
-
-void Keeper::run() {
+void Keeper::Thread::run() {
     pthread_setname_np(pthread_self(), "vramkit-pool");
     std::unique_lock guard(lock_);
     while (!stopping_) {
         woken_ = false;
         guard.unlock();
-        const std::int64_t pause = work_();
+        std::chrono::nanoseconds pause = kAfterFailure;
+        try {
+            pause = std::chrono::nanoseconds(work_());
+        } catch (const std::exception&) {
+            // Most likely no host memory: nobody waits for this work, and the program is not ours
+            // to end.
+        }
         guard.lock();
-        wanted_.wait_for(guard, std::chrono::nanoseconds(pause),
-                         [this] { return woken_ || stopping_; });
+        wanted_.wait_for(guard, pause, [this] { return woken_ || stopping_; });
     }
 }
 

@@ -23,8 +23,7 @@ Pool::Layout Pool::layout() {
     const auto add_block = [&](const Slab& slab, std::uint32_t number) {
         const Block& block = slab.record(number);
         const State state = block.state();
-        const std::uint64_t asked =
-            !block.with_user() ? 0 : (slab.large ? slab.asked : block.bytes());
+        const std::uint64_t asked = block.with_user() ? slab.asked_for(block) : 0;
         layout.blocks.push_back({slab.address + number * slab.block_bytes, slab.block_bytes, asked,
                                  state, state == State::idle ? -1 : place(block.stream())});
     };
@@ -113,17 +112,27 @@ std::string Pool::check_invariants() {
             wrong += "a block is nowhere or twice; ";
         }
     };
-    for (const auto& [address, slab] : slabs_->all()) check_slab(*slab);
+    std::array<std::uint64_t, kClasses> idle{};
+    for (const auto& [address, slab] : slabs_->all()) {
+        check_slab(*slab);
+        idle[slab->index] += slab->idle.size();
+    }
+    for (ClassIndex index = 0; index < kClasses; ++index) {
+        if (idle[index] != slabs_->idle_blocks(index)) wrong += "idle blocks do not add up; ";
+    }
+    std::uint64_t free_spans = 0;
     for (const auto& [address, slab] : large_) {
         reserved += slab->extent.bytes;
         check_slab(*slab);
     }
     for (const auto& [address, segment] : slabs_->segments()) {
         reserved += segment->extent.bytes;
+        free_spans += segment->free;
         if (segment->used.count() + segment->free != segment->spans) {
             wrong += "the spans of a segment do not add up; ";
         }
     }
+    if (free_spans * kSpan != slabs_->free_span_bytes()) wrong += "free spans do not add up; ";
     if (reserved != extents_->mapped()) wrong += "the reserved bytes do not add up; ";
     return wrong + extents_->check();
 }

@@ -26,7 +26,11 @@ Pool::Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, const 
 std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUcontext context,
                                  const Config& config, Failure& why) {
     if (!is_valid(config, why)) return nullptr;
-    std::shared_ptr<Pool> pool(new Pool(std::move(driver), device, context, config));
+    // In a forked child the pool stays for ever: its thread is not there, its locks may be held by
+    // threads that are not, and the driver is the parent's.
+    std::shared_ptr<Pool> pool(new Pool(std::move(driver), device, context, config), [](Pool* one) {
+        if (!one->forked()) delete one;
+    });
     const SlowPathScope scope(pool->call_, context);
     size_t card = 0;
     if (const CUresult result = pool->call_.cuDeviceTotalMem_v2(&card, device);
@@ -45,7 +49,7 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
     if (config.nvtx) pool->nvtx_ = NvtxMarks::make();
     pool->extents_ =
         std::make_unique<Extents>(pool->call_, device, *pool->addresses_, pool->nvtx_.get());
-    pool->slabs_ = std::make_unique<Slabs>(*pool->pages_);
+    pool->slabs_ = std::make_unique<Slabs>(*pool->pages_, pool->records_);
     // From here on other threads may tell it of streams.
     register_pool(pool->id_, *pool);
     return pool;
@@ -53,12 +57,6 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
 
 Pool::~Pool() {
     unregister_pool(id_);
-    if (forked()) {
-        // The driver is the parent's: not one call. The thread is not there.
-        keeper_.forget();
-        if (extents_ != nullptr) forget_driver();
-        return;
-    }
     keeper_.stop();
     if (extents_ == nullptr || abandoned_) return;
     // Whatever is still live goes too: nobody can free it any more.

@@ -67,7 +67,7 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
     const BlockRef ref{slab, static_cast<std::uint32_t>(number)};
     Block& block = ref.block();
     if (block.state() != State::live) return Freed::slow;
-    const std::uint64_t bytes = slab->large ? slab->asked : block.bytes();
+    const std::uint64_t bytes = slab->asked_for(block);
     if (given != 0 && given != bytes) return Freed::slow;
     // Without a stream it is that of the allocation, of which this thread mostly has a cache.
     const std::uint32_t owner = block.stream();
@@ -236,7 +236,7 @@ std::uint64_t Pool::find_live(std::uint64_t address, std::optional<std::uint64_t
         }
         block = {slab, static_cast<std::uint32_t>(number)};
         if (!block.block().with_user()) return refuse("the block is not in use: freed twice?");
-        bytes = slab->large ? slab->asked : block.block().bytes();
+        bytes = slab->asked_for(block.block());
     } else {
         const std::lock_guard guard(lock_);
         const DirectBlock* const direct = direct_.find(address);

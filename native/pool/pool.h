@@ -12,9 +12,9 @@
 //     capture gets it while a graph of it is left.
 //
 // Threads. malloc and free take the owner word of one cache, which nobody contends; what leaves the
-// cache takes the lock of its stream's shelf; all else takes the pool's lock. Order: the registry's
-// lock, the pool's, a shelf's, that of usage or events, owner words. A thread that holds an owner
-// word takes no lock and makes no driver call.
+// cache takes the lock of its stream's shelf; all else takes the pool's lock. Order: the pool's, a
+// shelf's, that of usage or events, owner words. A thread that holds an owner word takes no lock
+// and makes no driver call. The registry's lock (threads.h) is held for its list alone.
 #pragma once
 
 #include <condition_variable>
@@ -48,7 +48,6 @@ class Pool {
     // The context is the device's primary one, retained by the caller for the life of the pool.
     static std::shared_ptr<Pool> open(std::shared_ptr<Driver> driver, int device, CUcontext context,
                                       const Config& config, Failure& why);
-    ~Pool();
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
 
@@ -142,6 +141,7 @@ class Pool {
     };
 
     Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, const Config& config);
+    ~Pool();  // by open()'s pointer, and never in a forked child
 
     // Hot paths, with an owner word.
     std::uint64_t hand_out(Cache& cache, BlockRef block, std::uint64_t bytes, ClassIndex index);
@@ -221,7 +221,7 @@ class Pool {
         std::uint64_t largest = 0;   // block or extent
     };
     Free free_memory();
-    double fragmentation_rate();
+    double fragmentation_rate(const Free& free) const;
     static bool is_valid(const Config& config, Failure& why);
     void put_in_force(const Config& config);
     std::string explain(std::uint64_t bytes, const Failure& cause);
@@ -257,6 +257,7 @@ class Pool {
     Config config_;
     std::vector<std::unique_ptr<ClassMap>> class_maps_;  // every one that was ever in force
     std::unique_ptr<Extents> extents_;
+    SlabRecords records_;
     std::unique_ptr<Slabs> slabs_;
     std::unordered_map<std::uint64_t, std::unique_ptr<Slab>> large_;    // by address
     std::vector<Known> streams_, captures_;                             // by number

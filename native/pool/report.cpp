@@ -1,6 +1,7 @@
 // Settings, statistics, and the explanation of a failure.
 #include <algorithm>
 #include <bit>
+#include <functional>
 
 #include "pool/pool.h"
 
@@ -90,10 +91,16 @@ Pool::Free Pool::free_memory() {
         free.largest = std::max(free.largest, bytes);
         if (bytes < wanted) free.unusable += bytes * blocks;
     };
+    // Small blocks of a class are all of one size. Large ones are not, and they are few.
+    const auto count_bin = [&](ClassIndex index, const auto& blocks, auto ref,
+                               std::uint64_t& where) {
+        if (!is_large(index)) return count(class_bytes(index), blocks.size(), where);
+        for (const auto& each : blocks) count(ref(each).bytes(), 1, where);
+    };
     for (const auto& cache : caches_) {
         cache->take_for_sure();
-        for (const Cache::Bin& bin : cache->bins) {
-            for (const BlockRef& block : bin.blocks) count(block.bytes(), 1, free.cached);
+        for (ClassIndex index = 0; index <= cache->top; ++index) {
+            count_bin(index, cache->bins[index].blocks, std::identity(), free.cached);
         }
         cache->leave();
     }
@@ -101,16 +108,15 @@ Pool::Free Pool::free_memory() {
         for (Known& each : *list) {
             if (each.shelf == nullptr) continue;
             const std::lock_guard guard(each.shelf->lock);
-            for (const Shelf::Bin& bin : each.shelf->bins) {
-                for (const auto& shelved : bin.blocks) {
-                    count(shelved.block.bytes(), 1, free.shelved);
-                }
+            for (ClassIndex index = 0; index < kClasses; ++index) {
+                count_bin(index, each.shelf->bins[index].blocks,
+                          std::mem_fn(&Shelf::Shelved::block), free.shelved);
             }
         }
     }
     free.shelved += lending_.bytes();
-    for (const auto& [address, slab] : slabs_->all()) {
-        count(slab->block_bytes, slab->idle.size(), free.slabs);
+    for (ClassIndex index = 0; !is_large(index); ++index) {
+        count(class_bytes(index), slabs_->idle_blocks(index), free.slabs);
     }
     // Spans and extents become blocks of any size up to their own.
     free.spans = slabs_->free_span_bytes();
@@ -121,10 +127,9 @@ Pool::Free Pool::free_memory() {
     return free;
 }
 
-double Pool::fragmentation_rate() {
+double Pool::fragmentation_rate(const Free& free) const {
     const std::uint64_t mapped = extents_->mapped();
-    return mapped == 0 ? 0.0
-                       : static_cast<double>(free_memory().unusable) / static_cast<double>(mapped);
+    return mapped == 0 ? 0.0 : static_cast<double>(free.unusable) / static_cast<double>(mapped);
 }
 
 Stats Pool::stats() {
@@ -156,7 +161,7 @@ Stats Pool::stats() {
     stats.waiting = free.shelved;
     stats.idle = free.slabs + free.spans + free.extents;
     stats.fragmentation_bytes = free.unusable;
-    stats.fragmentation_rate = fragmentation_rate();
+    stats.fragmentation_rate = fragmentation_rate(free);
     stats.segments = slabs_->segments().size();
     stats.slabs = slabs_->slab_count();
     stats.large_blocks = large_.size() + direct_.all().size();
@@ -192,8 +197,7 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
                        " idle; the largest free piece has " + mib(free.largest) +
                        ". The card has " + mib(card_free) + " of " + mib(card) + " free.";
     // Who holds most of what cannot be had.
-    const Known* most = nullptr;
-    std::uint64_t arena = 0, unmarked = 0;
+    std::uint64_t most = 0, holder = 0, arena = 0, unmarked = 0;
     for (auto* list : {&streams_, &captures_}) {
         for (Known& each : *list) {
             if (each.shelf == nullptr) continue;
@@ -203,12 +207,15 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
             } else if (!each.shelf->can_mark() && each.shelf->has_unmarked()) {
                 unmarked += each.shelf->bytes;
             }
-            if (most == nullptr || each.shelf->bytes > most->shelf->bytes) most = &each;
+            if (each.shelf->bytes > most) {
+                most = each.shelf->bytes;
+                holder = each.shelf->stream.id;
+            }
         }
     }
-    if (most != nullptr && most->shelf->bytes > 0) {
-        text += " Stream " + std::to_string(most->shelf->stream.id) +
-                " holds most of what waits: " + mib(most->shelf->bytes) + ".";
+    if (most > 0) {
+        text +=
+            " Stream " + std::to_string(holder) + " holds most of what waits: " + mib(most) + ".";
     }
     if (unmarked > 0) {
         text += " Up to " + mib(unmarked) +

@@ -3,6 +3,8 @@
 #include "pool/slabs.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 namespace vramkit::pool {
 namespace {
@@ -11,35 +13,75 @@ constexpr std::uint64_t kLargestSlab = kPage;
 
 }  // namespace
 
+std::unique_ptr<Slab> SlabRecords::take(std::uint64_t block_bytes, std::uint32_t count) {
+    const std::uint8_t spread = Slab::spread_of(block_bytes);
+    const auto bits = static_cast<std::uint8_t>(std::bit_width(count - 1));
+    auto& list = spare_[spread][bits];
+    std::unique_ptr<Slab> slab;
+    if (list.empty()) {
+        // Room for all of them here, so that to give one back needs no memory.
+        list.reserve(++made_[spread][bits]);
+        slab = std::make_unique<Slab>(spread, bits);
+    } else {
+        slab = std::move(list.back());
+        list.pop_back();
+    }
+    slab->block_bytes = block_bytes;
+    slab->count = count;
+    return slab;
+}
+
+void SlabRecords::give(std::unique_ptr<Slab> slab) {
+    for (std::uint32_t i = 0; i < slab->count; ++i) slab->record(i).set(State::idle, 0, 0);
+    slab->idle.clear();
+    slab->segment = nullptr;
+    slab->large = false;
+    slab->reciprocal = 0;
+    spare_[slab->spread][slab->capacity_bits].push_back(std::move(slab));
+}
+
+void Slabs::use(Segment& segment, std::size_t at, std::size_t spans, bool used) {
+    const std::uint64_t address = segment.extent.address;
+    for (std::size_t i = 0; i < spans; ++i) segment.used.set(at + i, used);
+    if (used) {
+        segment.free -= spans;
+        free_spans_ -= spans;
+        free_.erase(address);
+        if (segment.free == 0) with_room_.erase(address);
+    } else {
+        segment.free += spans;
+        free_spans_ += spans;
+        with_room_.emplace(address, &segment);
+        if (segment.free == segment.spans) free_.emplace(address, &segment);
+    }
+}
+
 bool Slabs::make(ClassIndex index, std::uint64_t count) {
     const std::uint64_t block_bytes = class_bytes(index);
     const std::uint64_t most = std::max<std::uint64_t>(1, kLargestSlab / block_bytes);
     const std::uint64_t bytes =
         round_up(block_bytes * std::clamp<std::uint64_t>(count, 1, most), kSpan);
     const std::size_t spans = bytes / kSpan;
-    for (const auto& [address, segment] : segments_) {
+    for (const auto& [address, segment] : with_room_) {
         if (segment->free < spans) continue;
         const std::size_t at = segment->find(spans);
         if (at == segment->spans) continue;
-        auto slab = std::make_unique<Slab>();
+        // Spans are whole; the slab has as many blocks as they hold.
+        auto slab = records_.take(block_bytes, static_cast<std::uint32_t>(bytes / block_bytes));
         slab->address = address + at * kSpan;
         slab->bytes = bytes;
-        slab->block_bytes = block_bytes;
         slab->index = index;
-        slab->segment = segment.get();
-        // Spans are whole; the slab has as many blocks as they hold.
-        slab->count = static_cast<std::uint32_t>(bytes / block_bytes);
+        slab->segment = segment;
         slab->reciprocal =
             ((std::uint64_t{1} << 32) + block_bytes / kUnit - 1) / (block_bytes / kUnit);
-        slab->make_records();
         slab->idle.resize(slab->count);
         for (std::uint32_t i = 0; i < slab->count; ++i) slab->idle[i] = slab->count - 1 - i;
-        for (std::size_t i = 0; i < spans; ++i) segment->used.set(at + i);
-        segment->free -= spans;
-        idle_bytes_ += slab->count * block_bytes;
+        idle_[index] += slab->count;
         list(*slab);
         pages_.enter(*slab);
+        untouched_.emplace(slab->address, slab.get());
         slabs_.emplace(slab->address, std::move(slab));
+        use(*segment, at, spans, true);  // last: the walk ends here
         return true;
     }
     return false;
@@ -49,12 +91,9 @@ bool Slabs::dissolve(Slab& slab) {
     Segment& segment = *slab.segment;
     unlist(slab);
     pages_.remove(slab);
-    idle_bytes_ -= slab.count * slab.block_bytes;
-    const std::size_t at = (slab.address - segment.extent.address) / kSpan;
-    const std::size_t spans = slab.bytes / kSpan;
-    for (std::size_t i = 0; i < spans; ++i) segment.used.reset(at + i);
-    segment.free += spans;
-    slabs_.erase(slab.address);
+    idle_[slab.index] -= slab.count;
+    use(segment, (slab.address - segment.extent.address) / kSpan, slab.bytes / kSpan, false);
+    records_.give(std::move(slabs_.extract(slab.address).mapped()));
     return segment.free == segment.spans;
 }
 
@@ -63,50 +102,39 @@ void Slabs::add_segment(Extent extent) {
     segment->spans = segment->free = extent.bytes / kSpan;
     segment->extent = std::move(extent);
     mapped_ += segment->extent.bytes;
+    free_spans_ += segment->spans;
     const std::uint64_t address = segment->extent.address;
+    with_room_.emplace(address, segment.get());
+    free_.emplace(address, segment.get());
     segments_.emplace(address, std::move(segment));
 }
 
 std::vector<Extent> Slabs::take_free_segments(bool dissolve_idle) {
     if (dissolve_idle) {
-        std::vector<Slab*> whole;
-        for (const auto& [address, slab] : slabs_) {
-            if (slab->idle.size() == slab->count) whole.push_back(slab.get());
-        }
-        for (Slab* slab : whole) dissolve(*slab);
+        // One that a block was taken from and given back to has dissolved by itself.
+        for (const auto& [address, slab] : untouched_) dissolve(*slab);
+        untouched_.clear();
     }
-    std::vector<Extent> free;
-    for (auto each = segments_.begin(); each != segments_.end();) {
-        Segment& segment = *each->second;
-        if (segment.free != segment.spans) {
-            ++each;
-            continue;
-        }
-        mapped_ -= segment.extent.bytes;
-        free.push_back(std::move(segment.extent));
-        each = segments_.erase(each);
+    std::vector<Extent> taken;
+    for (const auto& [address, segment] : free_) {
+        mapped_ -= segment->extent.bytes;
+        free_spans_ -= segment->spans;
+        taken.push_back(std::move(segment->extent));
+        with_room_.erase(address);
+        segments_.erase(address);
     }
-    return free;
+    free_.clear();
+    return taken;
 }
 
 std::vector<Extent> Slabs::take_all_segments() {
     std::vector<Extent> all;
     for (auto& [address, segment] : segments_) all.push_back(std::move(segment->extent));
     segments_.clear();
-    mapped_ = 0;
+    with_room_.clear();
+    free_.clear();
+    mapped_ = free_spans_ = 0;
     return all;
-}
-
-std::size_t Slabs::idle_blocks(ClassIndex index) const {
-    std::size_t count = 0;
-    for (const Slab* slab : with_idle_[index]) count += slab->idle.size();
-    return count;
-}
-
-std::uint64_t Slabs::free_span_bytes() const {
-    std::uint64_t bytes = 0;
-    for (const auto& [address, segment] : segments_) bytes += segment->free * kSpan;
-    return bytes;
 }
 
 }  // namespace vramkit::pool

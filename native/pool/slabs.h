@@ -33,10 +33,30 @@ struct Segment {
     }
 };
 
+// Records of slabs, spare ones first. None goes before the pool: a pointer that is freed twice,
+// while another thread gives its slab's memory back, must find a record that says "not in use". Any
+// record serves later slabs of as many blocks or a little fewer, so that there are no more than
+// there were slabs at one time, size by size.
+class SlabRecords {
+  public:
+    // Of `count` blocks, all idle.
+    std::unique_ptr<Slab> take(std::uint64_t block_bytes, std::uint32_t count);
+    void give(std::unique_ptr<Slab> slab);
+
+  private:
+    static constexpr std::size_t kSizes = 14;  // a slab has at most 2^13 blocks
+    static_assert(kPage / kUnit == std::uint64_t{1} << (kSizes - 1));
+
+    template <class Each>
+    using BySize = std::array<std::array<Each, kSizes>, 4>;  // by spread and capacity
+    BySize<std::vector<std::unique_ptr<Slab>>> spare_;
+    BySize<std::size_t> made_{};
+};
+
 // With the pool's lock. Makes no driver call: segments are brought and taken away by the pool.
 class Slabs {
   public:
-    explicit Slabs(Pages& pages) : pages_(pages) {}
+    Slabs(Pages& pages, SlabRecords& records) : pages_(pages), records_(records) {}
     Slabs(const Slabs&) = delete;
     Slabs& operator=(const Slabs&) = delete;
 
@@ -45,9 +65,10 @@ class Slabs {
         auto& list = with_idle_[index];
         if (list.empty()) return {};
         Slab& slab = *list.back();
+        if (slab.idle.size() == slab.count) untouched_.erase(slab.address);
         const BlockRef block{&slab, slab.idle.back()};
         slab.idle.pop_back();
-        idle_bytes_ -= slab.block_bytes;
+        --idle_[index];
         if (slab.idle.empty()) unlist(slab);
         return block;
     }
@@ -57,7 +78,7 @@ class Slabs {
         block.block().set(State::idle, 0, 0);
         if (slab.idle.empty()) list(slab);
         slab.idle.push_back(block.number);
-        idle_bytes_ += slab.block_bytes;
+        ++idle_[slab.index];
         return slab.idle.size() == slab.count && dissolve(slab);
     }
     // A slab of about `count` blocks on free spans. False: no segment has room.
@@ -69,10 +90,9 @@ class Slabs {
     // Every segment, whatever lives on it: at the end of the pool.
     std::vector<Extent> take_all_segments();
 
-    std::uint64_t idle_bytes() const { return idle_bytes_; }
-    std::size_t idle_blocks(ClassIndex index) const;
+    std::size_t idle_blocks(ClassIndex index) const { return idle_[index]; }
     std::uint64_t mapped() const { return mapped_; }
-    std::uint64_t free_span_bytes() const;
+    std::uint64_t free_span_bytes() const { return free_spans_ * kSpan; }
     std::size_t slab_count() const { return slabs_.size(); }
     const std::map<std::uint64_t, std::unique_ptr<Segment>>& segments() const { return segments_; }
     const std::map<std::uint64_t, std::unique_ptr<Slab>>& all() const { return slabs_; }
@@ -91,13 +111,21 @@ class Slabs {
         slab.place = Slab::kNowhere;
     }
     bool dissolve(Slab& slab);
+    // Takes spans of a segment, or gives them back.
+    void use(Segment& segment, std::size_t at, std::size_t spans, bool used);
 
     Pages& pages_;
+    SlabRecords& records_;
     std::map<std::uint64_t, std::unique_ptr<Segment>> segments_;  // by address
     std::map<std::uint64_t, std::unique_ptr<Slab>> slabs_;        // by address
+    // Of these, by address: what has a free span, what is wholly free, what no block was taken
+    // from.
+    std::map<std::uint64_t, Segment*> with_room_, free_;
+    std::map<std::uint64_t, Slab*> untouched_;
     std::array<std::vector<Slab*>, kClasses> with_idle_;
-    std::uint64_t idle_bytes_ = 0;  // of blocks in slabs
-    std::uint64_t mapped_ = 0;      // of segments
+    std::array<std::size_t, kClasses> idle_{};  // blocks
+    std::size_t free_spans_ = 0;
+    std::uint64_t mapped_ = 0;  // of segments
 };
 
 }  // namespace vramkit::pool

@@ -102,13 +102,11 @@ BlockRef Pool::take_idle(Cache& cache, ClassIndex index) {
 
 // A large block of its own on an extent.
 BlockRef Pool::adopt(Extent extent) {
-    auto slab = std::make_unique<Slab>();
+    auto slab = records_.take(extent.bytes, 1);
     slab->address = extent.address;
-    slab->bytes = slab->block_bytes = extent.bytes;
+    slab->bytes = extent.bytes;
     slab->index = class_served_by(extent.bytes);
-    slab->count = 1;
     slab->large = true;
-    slab->make_records();
     slab->extent = std::move(extent);
     pages_->enter(*slab);
     const BlockRef block{slab.get(), 0};
@@ -125,7 +123,7 @@ void Pool::give_idle(BlockRef block) {
     }
     pages_->remove(slab);
     extents_->give(std::move(slab.extent), now());
-    large_.erase(slab.address);
+    records_.give(std::move(large_.extract(slab.address).mapped()));
 }
 
 void Pool::free_segments(bool dissolve_idle) {
@@ -175,9 +173,10 @@ std::uint64_t Pool::may_grow() const {
     return most - std::min(most, held);
 }
 
-// About a thousandth of the card: few growths serve a large pool, and no program notices one.
+// About a thousandth of what there is: few growths serve a large pool, and no program notices one.
 std::uint64_t Pool::next_segment_bytes() const {
-    return std::clamp(card_bytes_ / 1024 / kPage * kPage, kPage, Segment::kMost);
+    const std::uint64_t most = config_.limit > 0 ? std::min(config_.limit, card_bytes_) : card_bytes_;
+    return std::clamp(most / 1024 / kPage * kPage, kPage, Segment::kMost);
 }
 
 bool Pool::add_segment(Failure& why) {

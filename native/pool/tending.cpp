@@ -40,7 +40,7 @@ bool Pool::step() {
     }
     if (time >= next_defrag_) {
         look_at_sizes();
-        if (config_.enable_defrag && fragmentation_rate() > config_.defrag_threshold) {
+        if (config_.enable_defrag && fragmentation_rate(free_memory()) > config_.defrag_threshold) {
             Failure why;
             free_segments(true);
             slow_.moved += extents_->join(extents_->idle(), why);

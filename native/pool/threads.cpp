@@ -5,8 +5,11 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <mutex>
+#include <new>
 #include <unordered_map>
+#include <utility>
 
 #include "pool/pool.h"
 
@@ -14,8 +17,15 @@ namespace vramkit::pool {
 namespace {
 
 struct Registry {
+    struct Known {
+        Pool* pool;
+        int users = 0;
+        bool going = false;
+    };
+
     std::mutex lock;
-    std::unordered_map<std::uint64_t, Pool*> pools;
+    std::condition_variable left;  // a pool has no users any more
+    std::unordered_map<std::uint64_t, Known> pools;
 };
 
 // Never destroyed: threads may end while the process exits.
@@ -24,24 +34,93 @@ Registry& registry() {
     return made;
 }
 
+// A pool that does not go while this lives; null where it has gone. Pools are called without the
+// registry's lock: one that waits for the GPU holds up nobody who has to do with another.
+class Pin {
+  public:
+    explicit Pin(std::uint64_t id) : id_(id) {
+        Registry& all = registry();
+        const std::lock_guard guard(all.lock);
+        const auto found = all.pools.find(id);
+        if (found == all.pools.end() || found->second.going) return;
+        pool_ = found->second.pool;
+        ++found->second.users;
+    }
+    ~Pin() {
+        if (pool_ == nullptr) return;
+        Registry& all = registry();
+        const std::lock_guard guard(all.lock);
+        if (--all.pools.at(id_).users == 0) all.left.notify_all();
+    }
+    Pin(const Pin&) = delete;
+    Pin& operator=(const Pin&) = delete;
+
+    explicit operator bool() const { return pool_ != nullptr; }
+    Pool* operator->() const { return pool_; }
+
+  private:
+    const std::uint64_t id_;
+    Pool* pool_ = nullptr;
+};
+
+template <class Tell>
+void tell_pools(const DriverTable& call, Tell tell) {
+    if (fork_count() > 0) return;
+    std::vector<std::uint64_t> ids;
+    {
+        Registry& all = registry();
+        const std::lock_guard guard(all.lock);
+        for (const auto& [id, known] : all.pools) ids.push_back(id);
+    }
+    for (const std::uint64_t id : ids) {
+        if (const Pin pool(id); pool && pool->uses(call)) tell(*pool.operator->());
+    }
+}
+
 using detail::forks;
 using Entry = Local::Entry;
 
-// Ends with the thread.
-struct Owner {
-    Local local;
-    ~Owner() {
-        here = nullptr;
-        // In a fork the lock may be held by a thread that is not there.
-        if (forks.load() > 0) return;
-        Registry& all = registry();
-        const std::lock_guard guard(all.lock);
-        for (const Entry& entry : local.entries) {
-            const auto found = all.pools.find(entry.pool);
-            if (found != all.pools.end()) found->second->cache_ending(entry.cache);
+void give_back(Local& local) {
+    const std::vector<Entry> entries = std::exchange(local.entries, {});
+    local.forget_lately();
+    // In a fork the locks may be held by threads that are not there.
+    if (fork_count() > 0) return;
+    for (const Entry& entry : entries) {
+        try {
+            if (const Pin pool(entry.pool); pool) pool->cache_ending(entry.cache);
+        } catch (const std::bad_alloc&) {
+            // The cache stays with its pool, which empties it when memory is short.
         }
     }
+}
+
+constinit thread_local bool objects_are_gone = false;
+
+// Ends among the objects of the thread.
+struct Owner {
+    ~Owner() {
+        objects_are_gone = true;
+        give_back(*here);
+    }
 };
+
+// The thread's very end comes after its objects'. The main thread's never does.
+void end_of_thread(void* local) {
+    const std::unique_ptr<Local> ending(static_cast<Local*>(local));
+    give_back(*ending);
+    here = nullptr;
+}
+
+Local& make_local() {
+    static const pthread_key_t key = [] {
+        pthread_key_t made{};
+        if (pthread_key_create(&made, &end_of_thread) != 0) throw std::bad_alloc();
+        return made;
+    }();
+    auto made = std::make_unique<Local>();
+    if (pthread_setspecific(key, made.get()) != 0) throw std::bad_alloc();
+    return *made.release();
+}
 
 }  // namespace
 
@@ -58,39 +137,35 @@ void register_pool(std::uint64_t id, Pool& pool) {
     static_cast<void>(once);
     Registry& all = registry();
     const std::lock_guard guard(all.lock);
-    all.pools.emplace(id, &pool);
+    all.pools.emplace(id, Registry::Known{&pool});
 }
 
 void unregister_pool(std::uint64_t id) {
-    if (fork_count() > 0) return;
     Registry& all = registry();
-    const std::lock_guard guard(all.lock);
+    std::unique_lock guard(all.lock);
+    const auto found = all.pools.find(id);
+    if (found == all.pools.end()) return;
+    Registry::Known& known = found->second;
+    known.going = true;
+    all.left.wait(guard, [&] { return known.users == 0; });
     all.pools.erase(id);
 }
 
 void tell_pools_of_closing_stream(const DriverTable& call, std::uint64_t stream) {
-    if (fork_count() > 0) return;
-    Registry& all = registry();
-    const std::lock_guard guard(all.lock);
-    for (const auto& [id, pool] : all.pools) {
-        if (pool->uses(call)) pool->stream_closing(stream);
-    }
+    tell_pools(call, [&](Pool& pool) { pool.stream_closing(stream); });
 }
 
 void tell_pools_of_reset(const DriverTable& call) {
-    if (fork_count() > 0) return;
-    Registry& all = registry();
-    const std::lock_guard guard(all.lock);
-    for (const auto& [id, pool] : all.pools) {
-        if (pool->uses(call)) pool->abandon();
-    }
+    tell_pools(call, [](Pool& pool) { pool.abandon(); });
 }
 
 void remember_cache(std::uint64_t pool, Cache* cache) {
-    // Made by the first cache of a thread, after it has called the driver: what the driver keeps
-    // for the thread is then still there when the caches are given back.
-    thread_local Owner owner;
-    here = &owner.local;
+    if (here == nullptr) here = &make_local();
+    if (!objects_are_gone) {
+        // Made by the first cache of a thread, after it has called the driver: what the driver
+        // keeps for the thread is then still there when the caches are given back.
+        [[maybe_unused]] thread_local Owner owner;
+    }
     here->entries.push_back({pool, cache});
 }
 

@@ -15,6 +15,7 @@ class Pool;
 // Ids are never used again, so that a thread's memory of a pool cannot mislead.
 std::uint64_t next_pool_id();
 void register_pool(std::uint64_t id, Pool& pool);
+// Waits for those who tell the pool something just now.
 void unregister_pool(std::uint64_t id);
 // A stream is about to be destroyed: every pool of the driver that caches for it is told.
 void tell_pools_of_closing_stream(const DriverTable& call, std::uint64_t stream);
@@ -27,7 +28,9 @@ extern std::atomic<int> forks;  // one for all libraries that read it
 // How often this process has been forked off another one.
 inline int fork_count() { return detail::forks.load(std::memory_order_relaxed); }
 
-// What a thread keeps: all its caches, and those used lately by where their keys point.
+// What a thread keeps: all its caches, and those used lately by where their keys point. Given back
+// while the thread's objects are destroyed; and once more at its very end, for those of them that
+// free blocks after that.
 struct Local {
     static constexpr std::size_t kLately = 16;
     struct Entry {

@@ -91,18 +91,36 @@ class Block {
 
 struct Segment;
 
-// Blocks of one size. What the hot path reads fills the first cache line.
+// A figure that is read without a lock, by a bad pointer perhaps while its slab changes. A plain
+// load and store.
+template <class Value>
+class Relaxed {
+  public:
+    Relaxed(Value value = {}) : value_(value) {}
+    Relaxed& operator=(Value value) {
+        value_.store(value, std::memory_order_relaxed);
+        return *this;
+    }
+    operator Value() const { return value_.load(std::memory_order_relaxed); }
+
+  private:
+    std::atomic<Value> value_;
+};
+
+// Blocks of one size. What the hot path reads fills the first cache line. The record is used again
+// for later slabs (SlabRecords), and valid as long as the pool.
 struct alignas(64) Slab {
-    std::uint64_t address = 0;
-    std::uint64_t block_bytes = 0;
-    std::uint64_t reciprocal = 0;  // of the block's units, times 2^32; 0 where there is one block
-    std::unique_ptr<Block[]> blocks;
-    std::uint32_t count = 0;
-    ClassIndex index = 0;     // the largest class that the blocks can serve
-    std::uint64_t asked = 0;  // of a large block: what the user asked for
-    bool large = false;       // one block, with an extent of its own
+    Relaxed<std::uint64_t> address;
+    Relaxed<std::uint64_t> block_bytes;
+    Relaxed<std::uint64_t> reciprocal;  // of the block's units, times 2^32; 0: there is one block
+    const std::unique_ptr<Block[]> blocks;
+    Relaxed<std::uint32_t> count;
+    Relaxed<ClassIndex> index;     // the largest class that the blocks can serve
+    Relaxed<std::uint64_t> asked;  // of a large block: what the user asked for
+    Relaxed<bool> large;           // one block, with an extent of its own
     // Records of larger blocks have a cache line each: neighbours often belong to other threads.
-    std::uint8_t spread = 0;  // records lie 2^spread apart
+    const std::uint8_t spread;         // records lie 2^spread apart
+    const std::uint8_t capacity_bits;  // there are 2^capacity_bits
     // With the pool's lock.
     std::uint64_t bytes = 0;          // of the span it lies on
     Segment* segment = nullptr;       // of small blocks
@@ -113,9 +131,17 @@ struct alignas(64) Slab {
     static constexpr std::size_t kNowhere = ~std::size_t{0};
     static constexpr std::uint64_t kSpreadFrom = 4096;
 
-    void make_records() {
-        spread = block_bytes >= kSpreadFrom ? 3 : 0;
-        blocks = std::make_unique<Block[]>(std::size_t{count} << spread);
+    Slab(std::uint8_t spread_, std::uint8_t capacity_bits_)
+        : blocks(std::make_unique<Block[]>(std::size_t{1} << (capacity_bits_ + spread_))),
+          spread(spread_),
+          capacity_bits(capacity_bits_) {}
+    static std::uint8_t spread_of(std::uint64_t block_bytes) {
+        return block_bytes >= kSpreadFrom ? 3 : 0;
+    }
+    // What the user asked for, of a live block.
+    std::uint64_t asked_for(const Block& block) const {
+        if (large) return asked;
+        return block.bytes();
     }
     Block& record(std::uint32_t number) const { return blocks[std::size_t{number} << spread]; }
     // Below 32 MiB a multiplication divides exactly.

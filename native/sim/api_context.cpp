@@ -29,6 +29,7 @@ CUresult create(Call& call, CUcontext* context, unsigned flags, CUdevice device)
     if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
     if (!valid(call, device)) return CUDA_ERROR_INVALID_DEVICE;
     if ((flags & ~CU_CTX_FLAGS_MASK) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (call.thread().contexts.full()) return CUDA_ERROR_OUT_OF_MEMORY;
     Context* made = call.machine().make_context(device, flags);
     call.thread().contexts.push_back(made);
     *context = handle(made);
@@ -134,6 +135,7 @@ SIM_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context) {
                    if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
                    Context* found = call.machine().find(context);
                    if (found == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+                   if (call.thread().contexts.full()) return CUDA_ERROR_OUT_OF_MEMORY;
                    call.thread().contexts.push_back(found);
                    return CUDA_SUCCESS;
                });
@@ -251,14 +253,8 @@ SIM_EXPORT CUresult cuCtxSynchronize(void) {
         const CUresult refused = call.machine().captures.admit_context_wait(context);
         if (refused != CUDA_SUCCESS) return refused;
         call.observe();
-        const CUresult result = call.wait_for_context(context);
+        const CUresult result = call.wait_for_work_so_far(context);
         if (result != CUDA_SUCCESS) return result;
-        if (call.machine().settings.checker) {
-            call.machine().checker.host_waited(context.retired);
-            for (const Stream* stream : call.machine().all_streams(&context)) {
-                call.machine().checker.host_waited(stream->actor.clock);
-            }
-        }
         call.synchronised();
         return context.error;
     });

@@ -230,6 +230,7 @@ void Machine::order(Operation* operation, Stream& stream) {
     for (Operation* earlier : predecessors(stream)) Core::depend(operation, earlier);
     stream.last = operation;
     ++stream.pending;
+    ++stream.issued;
 }
 
 bool Machine::runs_after(const Stream& stream, const Operation* earlier) {

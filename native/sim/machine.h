@@ -36,6 +36,7 @@ struct Stream : std::enable_shared_from_this<Stream> {
     bool destroyed = false;
     Operation* last = nullptr;  // the newest unfinished one
     std::uint32_t pending = 0;  // unfinished operations
+    std::uint64_t issued = 0;   // operations ever
     Actor actor;
     std::shared_ptr<Capture> capture;  // that takes what is issued here; null: it runs
     std::vector<NodeIndex> tips;

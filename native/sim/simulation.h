@@ -1,6 +1,7 @@
 // The process-wide simulation: its lock, the machine of the moment, and threads' host clocks.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "sim/machine.h"
@@ -20,17 +22,36 @@ inline constexpr int kGreatestPriority = -5;
 
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// What the simulator keeps for each thread of the program.
+// A thread's current contexts, the last one in force. Of fixed size, so that it needs no end.
+class ContextStack {
+  public:
+    static constexpr std::size_t kMost = 32;
+
+    bool empty() const { return depth_ == 0; }
+    bool full() const { return depth_ == kMost; }
+    Context*& back() { return contexts_[depth_ - 1]; }
+    Context* back() const { return contexts_[depth_ - 1]; }
+    void push_back(Context* context) { contexts_[depth_++] = context; }
+    void pop_back() { --depth_; }
+
+  private:
+    std::array<Context*, kMost> contexts_{};
+    std::size_t depth_ = 0;
+};
+
+// What the simulator keeps for each thread of the program. Nothing of it is ever destroyed: objects
+// of the thread may call the driver while they go.
 struct ThreadState {
     std::uint64_t generation = 0;  // of the machine that the rest belongs to
     double host = 0;               // the thread's host clock
-    std::vector<Context*> contexts;
+    ContextStack contexts;
     CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     bool in_host_function = false;
     // Set by the _ptsz and _ptds entry points: handle 0 means the thread's own default stream.
     bool per_thread_default = false;
     void* return_address = nullptr;
 };
+static_assert(std::is_trivially_destructible_v<ThreadState>);
 
 ThreadState& thread_state();
 

@@ -1,6 +1,7 @@
 // How a driver call waits: for the card, for host functions, and for other threads of the program.
 #include <algorithm>
 #include <chrono>
+#include <unordered_map>
 
 #include "sim/background.h"
 #include "sim/call.h"
@@ -116,6 +117,27 @@ CUresult Call::wait_for_context(Context& context) {
         const auto all = machine_->all_streams(&context);
         return std::all_of(all.begin(), all.end(), [](Stream* each) { return each->pending == 0; });
     });
+}
+
+CUresult Call::wait_for_work_so_far(Context& context) {
+    std::unordered_map<std::uint64_t, std::uint64_t> awaited;  // operations, by id of the stream
+    Clock done;
+    if (machine_->settings.checker) done = context.retired;
+    for (const Stream* stream : machine_->all_streams(&context)) {
+        awaited.emplace(stream->id, stream->issued);
+        if (machine_->settings.checker) done.join(stream->actor.clock);
+    }
+    const CUresult result = wait([&] {
+        // Another thread may have destroyed it while this one waits.
+        if (machine_->find(reinterpret_cast<CUcontext>(&context)) == nullptr) return true;
+        const auto all = machine_->all_streams(&context);
+        return std::all_of(all.begin(), all.end(), [&](const Stream* each) {
+            const auto found = awaited.find(each->id);
+            return found == awaited.end() || each->issued - each->pending >= found->second;
+        });
+    });
+    if (result == CUDA_SUCCESS && machine_->settings.checker) machine_->checker.host_waited(done);
+    return result;
 }
 
 void Call::synchronised() { pay_for_return(machine_->pools.synchronised()); }

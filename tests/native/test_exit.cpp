@@ -2,13 +2,11 @@
 //
 // The simulated GPU lives in children only: this process stays single-threaded, so that each
 // scenario starts from a clean one.
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <sstream>
 #include <thread>
 
+#include "children.h"
 #include "gpu.h"
 
 namespace {
@@ -17,33 +15,9 @@ namespace fs = gpu::fs;
 using gpu::cu;
 using gpu::sim;
 
-constexpr unsigned kSecondsToLive = 60;
-
-// Runs a scenario in a child that ends by exit(), so that handlers and destructors run; returns its
-// status. A child that hangs is ended by its own alarm.
-template <class Scenario>
-int status_of(Scenario scenario) {
-    std::fflush(nullptr);
-    const pid_t child = ::fork();
-    REQUIRE(child >= 0);
-    if (child == 0) {
-        ::alarm(kSecondsToLive);
-        testing::failures_in_test() = 0;
-        scenario();
-        std::exit(testing::failures_in_test() == 0 ? 0 : 1);
-    }
-    int status = -1;
-    REQUIRE(::waitpid(child, &status, 0) == child);
-    return status;
-}
-
-bool exited_well(int status) {
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
-    std::fprintf(stderr, "child: exited %d status %d, signal %d\n", WIFEXITED(status),
-                 WIFEXITED(status) ? WEXITSTATUS(status) : -1,
-                 WIFSIGNALED(status) ? WTERMSIG(status) : 0);
-    return false;
-}
+using children::exited_well;
+using children::kSecondsToLive;
+using children::status_of;
 
 std::string contents(const fs::path& file) {
     std::ostringstream text;

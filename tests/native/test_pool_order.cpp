@@ -312,6 +312,7 @@ TEST(what_is_freed_while_another_thread_waits_for_the_card_is_not_taken_for_done
     std::future<std::uint64_t> released =
         std::async(std::launch::async, [&] { return pool->trim(true); });
     wait_for_call(card, "cuCtxSynchronize", released);
+    card.occupy(raw);
     card.use(late_raw, kPage, raw);
     must_free(*pool, late_raw);
     card.occupy(told);

@@ -17,6 +17,11 @@ pool = vramkit.Pool(device=device, **eval(sys.argv[2]))
 def wait_for_the_thread():
     while pool.config.background and "vramkit-pool" not in thread_names(): pass
 
+def wait_until_the_thread_sleeps():
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        if (task / "comm").read_text().strip() == "vramkit-pool":
+            while (task / "stat").read_text().rpartition(")")[2].split()[0] != "S": pass
+
 def thread_names():
     tasks = pathlib.Path("/proc/self/task").iterdir()
     return [(task / "comm").read_text().strip() for task in tasks]
@@ -29,6 +34,7 @@ pool.free(pool.malloc(8 << 20, stream))
 wait_for_the_thread()
 pool.configure(thread_cache_max_blocks=0)
 pool.free(pool.malloc(9 << 20, stream))  # with a mark
+if sys.argv[4] == "asleep": wait_until_the_thread_sleeps()
 warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads is what is tested
 child = os.fork()
 if child == 0:
@@ -107,23 +113,25 @@ while pool.stats().allocation_count < 100: pass
 
 
 def run(
-    program: str, spec: str, settings: dict[str, object] | None = None, way: str = ""
+    program: str, spec: str, settings: dict[str, object] | None = None, *words: str
 ) -> subprocess.CompletedProcess[str]:
     program = OPEN + program
-    command = [sys.executable, "-W", "error", "-c", program, spec, repr(settings or {}), way]
+    command = [sys.executable, "-W", "error", "-c", program, spec, repr(settings or {}), *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("way", ["drops", "exits", "ends at once"])
-@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("thread", ["none", "at work", "asleep"])
 def test_a_forked_child_is_refused_and_the_parent_goes_on(
-    request: pytest.FixtureRequest, background: bool, way: str
+    request: pytest.FixtureRequest, thread: str, way: str
 ) -> None:
     spec = request.config.getoption("driver")
-    settings: dict[str, object] = {"background": background}
-    if background:  # at work when the fork comes
+    settings: dict[str, object] = {"background": thread != "none"}
+    if thread == "at work":
         settings |= {"decay_ms": 1, "defrag_interval_ms": 1}
-    done = run(FORK, spec, settings, way)
+    elif thread == "asleep":
+        settings |= {"decay_ms": None, "defrag_interval_ms": 600_000}
+    done = run(FORK, spec, settings, way, thread)
     words = "this Pool belongs to the parent process: a forked child cannot use it"
     names = [
         "malloc",

@@ -1,0 +1,327 @@
+// Ends that meet the engine: of threads, of processes that were forked, of slabs beside pointers
+// that are freed twice.
+//
+// Each scenario has a process of its own: this one makes no pool, so that none of them is a fork of
+// one that did.
+#include <sys/syscall.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <new>
+
+#include "children.h"
+#include "pool_bench.h"
+
+using namespace bench;
+using children::exited_well;
+using children::status_of;
+
+namespace {
+
+// Whether a thread of this process waits for something.
+bool is_asleep(const std::filesystem::path& task) {
+    std::string stat;
+    std::getline(std::ifstream(task / "stat"), stat);
+    const std::size_t name_end = stat.rfind(')');
+    return name_end != std::string::npos && stat.substr(name_end + 2, 1) == "S";
+}
+
+void wait_until_asleep(pid_t thread) {
+    const std::filesystem::path task = "/proc/self/task/" + std::to_string(thread);
+    while (!is_asleep(task)) std::this_thread::yield();
+}
+
+void wait_until_the_pools_thread_is_asleep() {
+    for (;;) {
+        for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+            std::string name;
+            std::getline(std::ifstream(task.path() / "comm"), name);
+            if (name == "vramkit-pool" && is_asleep(task.path())) return;
+        }
+        std::this_thread::yield();
+    }
+}
+
+// Made before the thread's first call, it is destroyed after all that the engine and the simulated
+// driver keep for the thread.
+struct Late {
+    std::shared_ptr<Pool> pool;
+    StreamRef stream;
+    std::uint64_t address = 0;
+
+    ~Late() {
+        if (pool == nullptr) return;
+        must_free(*pool, address);
+        for (const std::uint64_t bytes : {std::uint64_t{5000}, 3 * kMiB}) {
+            const std::uint64_t again = must_malloc(*pool, bytes, stream);
+            Failure why;
+            CHECK(!pool->free(again + 8, {}, {}, why));
+            must_free(*pool, again);
+        }
+    }
+};
+
+void leave_a_block(Late& late, const std::shared_ptr<Pool>& pool, const StreamRef& stream) {
+    late.pool = pool;
+    late.stream = stream;
+    late.address = must_malloc(*pool, 4096, stream);
+}
+
+}  // namespace
+
+TEST(an_object_of_a_thread_may_free_after_the_threads_caches_are_gone) {
+    CHECK(exited_well(status_of([] {
+        const Card card;
+        const auto pool = open_pool(card);
+        const StreamRef stream = card.stream(true);
+        for (int round = 0; round < 20; ++round) {
+            std::thread([&] {
+                thread_local Late late;
+                leave_a_block(late, pool, stream);
+            }).join();
+        }
+        CHECK_EQUAL(pool->cache_count(), std::size_t{0});
+        CHECK_EQUAL(pool->stats().current_usage, std::uint64_t{0});
+        CHECK_EQUAL(pool->stats().allocation_count, std::uint64_t{60});
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+        // What they freed is there for others.
+        CHECK(pool->trim(true) > 0);
+        CHECK_EQUAL(pool->stats().reserved, std::uint64_t{0});
+        check_order(card);
+    })));
+}
+
+TEST(a_static_object_may_free_while_the_process_exits) {
+    CHECK(exited_well(status_of([] {
+        // Destroyed after `late`: what that finds wrong is the exit status.
+        struct Status {
+            ~Status() {
+                if (testing::failures_in_test() != 0) ::_exit(1);
+            }
+        };
+        static Status status;
+        static Late late;
+        const Card card;
+        leave_a_block(late, open_pool(card), card.stream(true));
+    })));
+}
+
+TEST(a_forked_child_drops_a_pool_whose_thread_is_asleep) {
+    CHECK(exited_well(status_of([] {
+        const Card card;
+        auto pool = open_pool(card, {}, true);
+        const StreamRef stream = card.stream(true);
+        const std::uint64_t address = must_malloc(*pool, 3 * kMiB, stream);
+        card.use(address, 3 * kMiB, stream);
+        must_free(*pool, address);
+        pool->trim(false);  // leaves marks
+        wait_until_the_pools_thread_is_asleep();
+        CHECK(exited_well(status_of([&] {
+            pool = nullptr;
+            ::_exit(0);
+        })));
+        // The parent goes on.
+        must_free(*pool, must_malloc(*pool, 3 * kMiB, stream));
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+        pool = nullptr;
+        check_nothing_left();
+    })));
+}
+
+TEST(what_the_background_work_throws_does_not_end_it) {
+    std::atomic<int> calls{0};
+    Keeper keeper([&]() -> std::int64_t {
+        if (++calls == 1) throw std::bad_alloc();
+        return std::int64_t{1} << 40;
+    });
+    keeper.wake();
+    while (calls == 0) std::this_thread::yield();
+    keeper.wake();
+    while (calls < 2) std::this_thread::yield();
+    keeper.stop();
+}
+
+TEST(several_may_stop_the_background_thread_and_each_finds_it_over) {
+    for (int round = 0; round < 20; ++round) {
+        std::atomic<int> stopping{0};
+        std::atomic<bool> begun{false}, over{false};
+        Keeper keeper([&]() -> std::int64_t {
+            begun = true;
+            while (stopping < 3) std::this_thread::yield();
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            over = true;
+            return std::int64_t{1} << 40;
+        });
+        keeper.wake();
+        while (!begun) std::this_thread::yield();
+        std::vector<std::thread> threads;
+        for (int i = 0; i < 3; ++i) {
+            threads.emplace_back([&] {
+                ++stopping;
+                keeper.stop();
+                CHECK(over.load());
+            });
+        }
+        for (std::thread& thread : threads) thread.join();
+    }
+}
+
+TEST(a_thread_that_waits_for_one_pool_at_its_end_holds_up_no_other) {
+    CHECK(exited_well(status_of([] {
+        const Card card;
+        const auto waits = open_pool(card);
+        const StreamRef stream = card.stream(true), other = card.stream(true);
+        must_free(*waits, must_malloc(*waits, 3 * kMiB, stream));
+        Gate gate(card, stream);
+        std::promise<void> has_a_cache, may_end;
+        std::atomic<pid_t> ending{0};
+        std::thread thread([&] {
+            must_free(*waits, must_malloc(*waits, 4096, other));
+            has_a_cache.set_value();
+            may_end.get_future().wait();
+            ending = static_cast<pid_t>(::syscall(SYS_gettid));
+        });
+        has_a_cache.get_future().wait();
+        // With the pool's lock, until the stream gets on.
+        std::future<std::uint64_t> trimmed =
+            std::async(std::launch::async, [&] { return waits->trim(true); });
+        wait_for_call(card, "cuEventSynchronize", trimmed);
+        may_end.set_value();
+        while (ending == 0) std::this_thread::yield();
+        wait_until_asleep(ending);
+        // Whoever takes a lock that one of the two holds never comes back: the gate opens after
+        // this.
+        auto second = open_pool(card);
+        std::thread([&] { must_free(*second, must_malloc(*second, 4096, other)); }).join();
+        CHECK_EQUAL(second->cache_count(), std::size_t{0});
+        second->trim(false);
+        CHECK_EQUAL(second->stats().reserved, std::uint64_t{0});
+        second = nullptr;
+        gate.open();
+        thread.join();
+        CHECK(trimmed.get() > 0);
+        CHECK_EQUAL(waits->check_invariants(), std::string());
+    })));
+}
+
+TEST(a_pool_may_go_while_threads_that_used_it_end) {
+    CHECK(exited_well(status_of([] {
+        const Card card("checker=off,data=off,capacity=1GiB");
+        const StreamRef stream = card.stream(true);
+        for (int round = 0; round < 100; ++round) {
+            auto pool = open_pool(card);
+            std::atomic<int> used{0};
+            std::vector<std::thread> threads;
+            for (int i = 0; i < 3; ++i) {
+                threads.emplace_back([&] {
+                    must_free(*pool, must_malloc(*pool, 4096, stream));
+                    ++used;
+                });
+            }
+            while (used < 3) std::this_thread::yield();
+            pool = nullptr;
+            for (std::thread& thread : threads) thread.join();
+        }
+        check_nothing_left();
+    })));
+}
+
+TEST(records_of_slabs_are_used_again_and_say_that_nothing_is_in_use) {
+    SlabRecords records;
+    std::unique_ptr<Slab> slab = records.take(4096, 100);
+    Slab* const first = slab.get();
+    first->record(99).set(State::live, 1, 4000);
+    records.give(std::move(slab));
+    CHECK(first->record(99).state() == State::idle);
+    // As many blocks or a little fewer, of the same spread.
+    for (const std::uint32_t count : {100u, 65u, 128u}) {
+        slab = records.take(8192, count);
+        CHECK(slab.get() == first);
+        CHECK_EQUAL(std::uint32_t{slab->count}, count);
+        CHECK_EQUAL(std::uint64_t{slab->block_bytes}, std::uint64_t{8192});
+        records.give(std::move(slab));
+    }
+    for (const auto& [bytes, count] :
+         std::map<std::uint64_t, std::uint32_t>{{4096, 64}, {256, 100}}) {
+        slab = records.take(bytes, count);
+        CHECK(slab.get() != first);
+        records.give(std::move(slab));
+    }
+}
+
+TEST(a_pointer_freed_twice_while_its_memory_goes_back_does_no_harm) {
+    CHECK(exited_well(status_of([] {
+        const Card card("checker=off,data=off,capacity=1GiB");
+        const auto pool = open_pool(card);
+        const StreamRef stream = card.stream(true);
+        std::atomic<std::uint64_t> stale{0};
+        std::atomic<bool> done{false};
+        std::thread twice([&] {
+            while (!done) {
+                Failure why;
+                if (const std::uint64_t address = stale) pool->free(address, {}, {}, why);
+            }
+        });
+        // Of many sizes: a record serves another slab next time.
+        for (std::uint64_t round = 0; round < 2000; ++round) {
+            const std::uint64_t bytes = round % 2 == 0 ? (2 + round % 7) * kMiB : 300 + round * 7;
+            const std::uint64_t address = must_malloc(*pool, bytes, stream);
+            Failure why;
+            pool->free(address, {}, {}, why);
+            stale = address;
+            pool->trim(true);
+            stale = 0;
+        }
+        done = true;
+        twice.join();
+        CHECK_EQUAL(pool->stats().current_usage, std::uint64_t{0});
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+    })));
+}
+
+TEST(what_is_free_adds_up_to_what_the_layout_shows) {
+    CHECK(exited_well(status_of([] {
+        const Card card;
+        Config config;
+        config.thread_cache_max_blocks = 8;
+        const auto pool = open_pool(card, config);
+        const StreamRef stream = card.stream(true);
+        std::vector<std::uint64_t> blocks;
+        for (std::uint64_t i = 0; i < 400; ++i) {
+            const std::uint64_t bytes = i % 9 == 0 ? 2 * kMiB + i * 10000 : 100 + i * i;
+            blocks.push_back(must_malloc(*pool, bytes, stream));
+            if (i % 3 == 0) {
+                must_free(*pool, blocks.back());
+                blocks.pop_back();
+            }
+        }
+        for (std::size_t i = 0; i < blocks.size(); i += 2) must_free(*pool, blocks[i]);
+        Failure why;
+        CHECK(pool->preallocate(1000, 5000, why));
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+        const Stats stats = pool->stats();
+        const Pool::Layout layout = pool->layout();
+        // The largest request was of the class of 6 MiB.
+        const auto unusable = [](std::uint64_t size) { return size < 6 * kMiB ? size : 0; };
+        std::map<State, std::uint64_t> bytes;
+        std::uint64_t spans = 0, extents = 0, of_no_use = 0;
+        for (const auto& block : layout.blocks) {
+            bytes[block.state] += block.bytes;
+            if (block.state != State::live) of_no_use += unusable(block.bytes);
+        }
+        for (const auto& extent : layout.extents) {
+            if (extent.use == Pool::Layout::Use::slabs) spans += extent.bytes;
+            if (extent.use != Pool::Layout::Use::idle) continue;
+            extents += extent.bytes;
+            of_no_use += unusable(extent.bytes);
+        }
+        for (const auto& slab : layout.slabs) spans -= slab.bytes;
+        CHECK_EQUAL(stats.cached, bytes[State::cached]);
+        CHECK_EQUAL(stats.waiting, bytes[State::shelved]);
+        CHECK_EQUAL(stats.idle, spans + extents + bytes[State::idle]);
+        CHECK_EQUAL(stats.fragmentation_bytes, spans + of_no_use);
+        CHECK(bytes[State::cached] > 0 && bytes[State::shelved] > 0 && bytes[State::idle] > 0);
+    })));
+}
