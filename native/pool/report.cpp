@@ -193,7 +193,7 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
                        ". The card has " + mib(card_free) + " of " + mib(card) + " free.";
     // Who holds most of what cannot be had.
     const Known* most = nullptr;
-    std::uint64_t arena = 0, unmarked = 0;
+    std::uint64_t arena = 0, unmarked = lending_.bytes_awaiting_card();
     for (auto* list : {&streams_, &captures_}) {
         for (Known& each : *list) {
             if (each.shelf == nullptr) continue;
