@@ -90,9 +90,7 @@ class Lending {
         std::uint32_t number = 0;
         std::vector<Use> uses;
     };
-    static bool awaits_card(const Use& use) {
-        return use.shelf == nullptr && use.graph == nullptr;
-    }
+    static bool awaits_card(const Use& use) { return use.shelf == nullptr && use.graph == nullptr; }
 
     std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> noted_;  // by address
     std::vector<Held> held_;
