@@ -132,7 +132,14 @@ void Pool::drain(Cache& cache, bool end) {
     Known& stream = known(cache.number);
     std::vector<BlockRef> blocks;
     const auto take_out = [&] {
-        cache.take_for_sure();
+        const Cache::Word word(cache);
+        std::size_t count = 0;
+        for (ClassIndex index = 0; index < kClasses; ++index) {
+            const std::size_t kept = cache.bins[index].blocks.size();
+            if (stream.shelf != nullptr && kept > 0) stream.shelf->make_room(index, kept);
+            count += kept;
+        }
+        blocks.reserve(count);
         for (Cache::Bin& bin : cache.bins) {
             blocks.insert(blocks.end(), bin.blocks.begin(), bin.blocks.end());
             bin.blocks.clear();
@@ -141,7 +148,6 @@ void Pool::drain(Cache& cache, bool end) {
         cache.bytes = 0;
         cache.top = 0;
         cache.ended |= end;
-        cache.leave();
     };
     if (stream.shelf == nullptr) {
         take_out();
@@ -177,14 +183,14 @@ BlockRef Pool::take_from_shelf(Cache& cache, ClassIndex index) {
     const BlockRef first = shelf.take_newest(index);
     if (first.slab == nullptr) return {};
     ++shelf.hits;
-    cache.take_for_sure();
+    const Cache::Word word(cache);
     for (std::size_t more = room_for(cache, index); more > 0; --more) {
+        if (!cache.try_to_make_room(index)) break;
         const BlockRef block = shelf.take_newest(index);
         if (block.slab == nullptr) break;
         block.block().set(State::cached, cache.number, 0);
         cache.push(block);
     }
-    cache.leave();
     return first;
 }
 
@@ -229,11 +235,12 @@ void Pool::spill(const Full& full) {
 bool Pool::shelve_excess(Cache& cache, ClassIndex full) {
     Shelf& shelf = *cache.shelf;
     bool many = false;
-    cache.take_for_sure();
+    const Cache::Word word(cache);
     const std::uint64_t most = cache.most_bytes.load(std::memory_order_relaxed);
     const auto move = [&](ClassIndex index, std::size_t blocks) {
         auto& from = cache.bins[index];
         blocks = std::min(blocks, from.blocks.size());
+        shelf.make_room(index, blocks);
         for (std::size_t i = 0; i < blocks; ++i) {
             cache.bytes -= from.blocks[i].bytes();
             shelf.put(from.blocks[i]);
@@ -260,7 +267,6 @@ bool Pool::shelve_excess(Cache& cache, ClassIndex full) {
             --cache.top;
         }
     }
-    cache.leave();
     return many;
 }
 

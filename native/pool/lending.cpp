@@ -24,6 +24,17 @@ bool Pool::also_used_on(std::uint64_t address, const StreamRef& stream, Failure&
     return true;
 }
 
+bool Pool::free_beside(std::uint64_t address, const StreamRef& current, Failure& why) {
+    BlockRef block;
+    if (find_live(address, {}, block, why) == 0) return false;
+    bool same = false;
+    if (block.slab != nullptr) {
+        const std::lock_guard guard(lock_);
+        same = !closed() && known(block.block().stream()).handle == current.handle;
+    }
+    return free(address, {}, same ? std::optional(current) : std::nullopt, why);
+}
+
 // Where a block goes that is freed on a stream, or without one on that of its allocation, and who
 // may still use it then.
 //   - A plain block, freed on a plain stream: that stream's.

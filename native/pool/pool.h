@@ -61,6 +61,9 @@ class Pool {
     // No stream: that of the allocation. A given size must be the one asked for.
     bool free(std::uint64_t address, std::optional<std::uint64_t> bytes,
               std::optional<StreamRef> stream, Failure& why);
+    // Without a stream, for callers that know which one is current and lives: where it is that of
+    // the block, its handle is good.
+    bool free_beside(std::uint64_t address, const StreamRef& current, Failure& why);
     // The hot path alone, without lock and driver call. bytes 0: not given. slow: nothing was done,
     // and free() must follow, which also says why a block is refused. yes: the block is free; where
     // the cache is over its bounds, `full` says which bin and spill() must follow.
@@ -122,9 +125,8 @@ class Pool {
     static constexpr std::uint32_t kCaptureBit = Block::kMostStreams / 2;
     static bool is_capture(std::uint32_t number) { return (number & kCaptureBit) != 0; }
     struct Known {
-        std::shared_ptr<Shelf> shelf;  // null: it has ended, and all its work is done
-        // Of a capture.
-        std::shared_ptr<GraphLife> graph;
+        std::shared_ptr<Shelf> shelf;      // null: it has ended, and all its work is done
+        std::shared_ptr<GraphLife> graph;  // of a capture
         std::uint64_t capture = 0;
         CUstream handle = nullptr;  // may be dead, unless told
         bool told = false;

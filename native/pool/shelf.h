@@ -51,6 +51,12 @@ class Shelf {
         bytes += block.bytes();
         bytes_since_mark += block.bytes();
     }
+    // So that as many puts of a class cannot fail.
+    void make_room(ClassIndex index, std::size_t count) {
+        auto& blocks = bins[index].blocks;
+        const std::size_t needed = blocks.size() + count;
+        if (needed > blocks.capacity()) blocks.reserve(std::max(needed, 2 * blocks.size()));
+    }
     // The newest block of a class, for the stream itself.
     BlockRef take_newest(ClassIndex index) {
         Bin& bin = bins[index];

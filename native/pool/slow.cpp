@@ -89,14 +89,14 @@ BlockRef Pool::take_idle(Cache& cache, ClassIndex index) {
         first = slabs_->take(index);
     }
     if (first.slab == nullptr) return {};
-    cache.take_for_sure();
+    const Cache::Word word(cache);
     for (std::size_t more = cache.ended ? 0 : room_for(cache, index); more > 0; --more) {
+        if (!cache.try_to_make_room(index)) break;
         const BlockRef block = slabs_->take(index);
         if (block.slab == nullptr) break;
         block.block().set(State::cached, cache.number, 0);
         cache.push(block);
     }
-    cache.leave();
     return first;
 }
 

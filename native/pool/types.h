@@ -26,6 +26,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -207,6 +208,16 @@ struct alignas(64) Cache {
     void make_room(ClassIndex index) {
         auto& blocks = bins[index].blocks;
         if (blocks.size() == blocks.capacity()) blocks.reserve(2 * blocks.size() + 8);
+    }
+
+    // The same where it is no loss if it fails: the host has no memory.
+    bool try_to_make_room(ClassIndex index) noexcept {
+        try {
+            make_room(index);
+            return true;
+        } catch (const std::bad_alloc&) {
+            return false;
+        }
     }
 
     void push(BlockRef block) {
