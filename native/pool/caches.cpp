@@ -300,7 +300,7 @@ void Pool::collect_all(Wait wait) {
     });
     // Blocks of raw streams that nobody spoke of lately: their handles may mean anything by now,
     // and only the whole card can be waited for. That would break every capture of the context.
-    const bool awaited = wait == Wait::for_card && lending_.awaits_card();
+    const bool awaited = wait == Wait::for_card && lending_.bytes_awaiting_card() > 0;
     if ((!unmarked.empty() || awaited) && !captured && call_.cuCtxSynchronize() == CUDA_SUCCESS) {
         for (const auto& [shelf, number] : unmarked) {
             const std::lock_guard guard(shelf->lock);

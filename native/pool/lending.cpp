@@ -122,6 +122,9 @@ bool Pool::release_held(bool wait) {
             return;
         }
         const std::lock_guard guard(shelf->lock);
+        if (nvtx_ != nullptr && !is_capture(number)) {
+            nvtx_->remove_block(block.address(), block.bytes());
+        }
         if (block_freed_ != nullptr && shelf->can_mark()) {
             block_freed_(block.address(), block.bytes(), shelf->stream.handle);
         }

@@ -64,21 +64,19 @@ class Lending {
             return true;
         });
     }
-    // Whether only a wait for the whole card helps some.
-    bool awaits_card() const {
-        return std::any_of(held_.begin(), held_.end(), [](const Held& held) {
-            return std::any_of(held.uses.begin(), held.uses.end(), [](const Use& use) {
-                return use.shelf == nullptr && use.graph == nullptr;
-            });
-        });
+    // Of those that only a wait for the whole card helps.
+    std::uint64_t bytes_awaiting_card() const {
+        std::uint64_t bytes = 0;
+        for (const Held& held : held_) {
+            if (std::any_of(held.uses.begin(), held.uses.end(), awaits_card)) {
+                bytes += held.block.bytes();
+            }
+        }
+        return bytes;
     }
     // All work of the card up to now is done. What graphs may do later is not.
     void card_is_done() {
-        for (Held& held : held_) {
-            std::erase_if(held.uses, [](const Use& use) {
-                return use.shelf == nullptr && use.graph == nullptr;
-            });
-        }
+        for (Held& held : held_) std::erase_if(held.uses, awaits_card);
     }
     std::uint64_t bytes() const { return bytes_; }
     template <class Visit>
@@ -92,6 +90,7 @@ class Lending {
         std::uint32_t number = 0;
         std::vector<Use> uses;
     };
+    static bool awaits_card(const Use& use) { return use.shelf == nullptr && use.graph == nullptr; }
 
     std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> noted_;  // by address
     std::vector<Held> held_;

@@ -1,6 +1,8 @@
 // The hot paths: no lock, no driver call.
 #include "pool/pool.h"
 
+#include <algorithm>
+
 #include "pool/scopes.h"
 #include "pool/streams.h"
 #include "pool/threads.h"
@@ -78,8 +80,6 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
     if (owner != cache->number && (is_capture(owner) || is_capture(cache->number))) {
         return Freed::slow;
     }
-    if (nvtx_ != nullptr) mark_end_of_use(*cache, ref);
-
     if (nvtx_ != nullptr) mark_end_of_use(*cache, ref);
     {
         const Cache::Word word(*cache);
@@ -206,7 +206,11 @@ bool Pool::free_slowly(BlockRef block, std::uint64_t bytes, const std::optional<
             count_free(*cache, bytes);
         }
     }
-    if (nvtx_ != nullptr) mark_end_of_use(*cache, block);
+    // What a graph may launch work on is in use until it is held no longer.
+    const auto of_graph = [](const Use& use) { return use.graph != nullptr; };
+    if (nvtx_ != nullptr && std::none_of(plan->uses.begin(), plan->uses.end(), of_graph)) {
+        mark_end_of_use(*cache, block);
+    }
     if (to == State::held) {
         lending_.hold(block, plan->home, std::move(plan->uses));
         const SlowPathScope scope(call_, context_);

@@ -197,7 +197,7 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
                        " idle; the largest free piece has " + mib(free.largest) +
                        ". The card has " + mib(card_free) + " of " + mib(card) + " free.";
     // Who holds most of what cannot be had.
-    std::uint64_t most = 0, holder = 0, arena = 0, unmarked = 0;
+    std::uint64_t most = 0, holder = 0, arena = 0, unmarked = lending_.bytes_awaiting_card();
     for (auto* list : {&streams_, &captures_}) {
         for (Known& each : *list) {
             if (each.shelf == nullptr) continue;

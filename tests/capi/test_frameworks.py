@@ -59,14 +59,15 @@ def test_torch_gives_blocks_back_where_they_came_from(
 def test_streams_of_torch_are_durable(torch: CDLL, device: Device, pool: Pool) -> None:
     """A raw handle may die unseen: what is shared is marked while it is given; torch's need not."""
     pool.configure(thread_cache_max_blocks=0)
+    size = pool.config.cache_bytes  # so much without a mark is enough
     raw, theirs = device.stream(), device.stream()
     handle = raw.__cuda_stream__()[1]
-    block = torch.vramkit_malloc(pool.c_handle, 1000, handle)
+    block = torch.vramkit_malloc(pool.c_handle, size, handle)
     assert torch.vramkit_free_on(pool.c_handle, block, handle) == OK
     assert pool.stats().marks == 1
     assert torch.vramkit_torch_use(0, pool.c_handle) == OK
     torch.vramkit_torch_free(
-        torch.vramkit_torch_malloc(1000, 0, theirs.__cuda_stream__()[1]), 1000, 0, None
+        torch.vramkit_torch_malloc(size, 0, theirs.__cuda_stream__()[1]), size, 0, None
     )
     assert (pool.stats().free_count, pool.stats().marks) == (2, 1)
     for stream in (raw, theirs):

@@ -14,6 +14,11 @@ MIB = 1 << 20
 
 # Entering and leaving a slow path: the context, and a capture mode in which nothing breaks.
 SCOPE = {"cuCtxGetCurrent", "cuCtxSetCurrent", "cuThreadExchangeStreamCaptureMode"}
+# A stream that is being captured gets no mark: asked before, and after for one that began between.
+MARK = {"cuStreamIsCapturing": 2, "cuEventRecord": 1}
+FIRST_MARK = {**MARK, "cuEventCreate": 1}
+# What a raw handle is asked with each call.
+RAW = {"cuStreamGetId": 1, "cuStreamIsCapturing": 1}
 
 
 class Foreign:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
 from vramkit import Pool
-from vramkit.driver import Device, OutOfMemoryError, Simulator, Stream
+from vramkit.driver import Device, DriverError, OutOfMemoryError, Simulator, Stream
 
 from .graphs import INVALIDATED, RELAXED, Graphs
 from .support import MIB, Foreign, all_ended, captures, run
@@ -30,18 +32,32 @@ def test_a_capture_that_comes_to_nothing_gives_its_memory_back(
     assert pool.stats().reserved == 0
 
 
-def test_a_broken_capture_is_served_as_none(
+def test_a_broken_capture_is_refused_until_it_has_ended(
     pool: Pool, graphs: Graphs, streams: list[Stream]
 ) -> None:
-    stream = streams[0]
-    graphs.begin(stream)
-    inside = pool.malloc(4096, Foreign(stream))
-    graphs.break_capture(stream)
-    outside = pool.malloc(4096, Foreign(stream))
-    assert inside != outside
-    assert graphs.end(stream) == INVALIDATED
+    """The driver does not tell whose it is, and to ask would do further harm."""
+    stream = Foreign(streams[0])
+    plain = pool.malloc(4096, stream)
+    graphs.begin(streams[0])
+    inside = pool.malloc(4096, stream)
+    graphs.break_capture(streams[0])
+    before = pool.stats()
+    for refused in (
+        lambda: pool.malloc(4096, stream),
+        lambda: pool.try_malloc(4096, stream),
+        lambda: pool.free(inside, stream=stream),
+        lambda: pool.free(plain, stream=stream),
+        lambda: pool.also_used_on(plain, stream),
+    ):
+        with pytest.raises(DriverError) as error:
+            refused()
+        assert error.value.code == INVALIDATED
+    assert pool.stats() == before
+    assert graphs.end(streams[0]) == INVALIDATED
+    pool.free(plain, stream=stream)
+    assert pool.malloc(4096, stream) == plain
+    pool.free(plain)
     pool.free(inside)
-    pool.free(outside)
     assert all_ended(pool)
 
 
@@ -78,7 +94,7 @@ def test_other_threads_on_other_streams_are_served_as_ever(
         inside = pool.malloc(4 * MIB, Foreign(capturing))
         run(work)
         assert captures(pool) == 1
-        pool.free(inside)
+        pool.free(inside, stream=Foreign(capturing))
     assert graph.nodes() == 0
     assert found[0] == found[1] != inside
 
@@ -95,7 +111,7 @@ def test_replays_beside_ordinary_work_are_in_order(
                 blocks = [pool.malloc(size, Foreign(stream)) for _ in range(2)]
                 for address in blocks:
                     device.fill(address, 1, size, stream=stream)
-                    pool.free(address)
+                    pool.free(address, stream=Foreign(stream))
     for turn in range(30):
         graph.launch(stream)
         for other in (*others, stream):
@@ -134,7 +150,7 @@ def test_memory_of_a_graph_that_was_destroyed_under_way_comes_when_it_is_done(
         address = pool.malloc(4 * MIB, Foreign(stream))
         device.kernels.spin(10**9, stream=stream)
         device.fill(address, 1, 4 * MIB, stream=stream)
-        pool.free(address)
+        pool.free(address, stream=Foreign(stream))
     graph.launch(stream)
     graph.close()
     pool.step()
@@ -150,16 +166,28 @@ def test_memory_of_a_graph_that_was_destroyed_under_way_comes_when_it_is_done(
 
 
 @pytest.mark.sim_only
-def test_short_of_memory_a_capture_fails_rather_than_break_itself(
-    pool: Pool, device: Device, sim: Simulator, graphs: Graphs, streams: list[Stream]
+@pytest.mark.parametrize("where", ["inside a capture", "outside"])
+def test_a_shortage_waits_for_no_card_and_says_what_that_would_bring(
+    pool: Pool, sim: Simulator, graphs: Graphs, streams: list[Stream], where: str
 ) -> None:
-    """Blocks of a raw stream without a mark: only the whole card could be waited for."""
-    stream, other, _ = streams
-    pool.configure(limit=8 * MIB)
-    pool.free(pool.malloc(8 * MIB, Foreign(other)))
+    """Blocks of raw streams that were freed without them: no mark is behind their work."""
+    stream, other, _ = (Foreign(each) for each in streams)
+    pool.configure(limit=16 * MIB)
+    plain = pool.malloc(8 * MIB, other)
+    with graphs.capture(streams[1]) as graph:
+        captured = pool.malloc(8 * MIB, other)
+    pool.free(plain)
+    pool.free(captured)
+    graph.close()
+    assert all_ended(pool)
     sim.reset_call_counts()
-    with graphs.capture(stream), pytest.raises(OutOfMemoryError):
-        pool.malloc(4 * MIB, Foreign(stream))
+    words = r"Up to 16 MiB were freed on raw streams .*: release_all\(\) waits for the card"
+    with ExitStack() as stack:
+        if where == "inside a capture":
+            stack.enter_context(graphs.capture(streams[0]))
+        with pytest.raises(OutOfMemoryError, match=words):
+            pool.malloc(4 * MIB, stream)
     assert "cuCtxSynchronize" not in sim.call_counts()
-    pool.free(pool.malloc(4 * MIB, Foreign(stream)))
-    assert sim.call_counts()["cuCtxSynchronize"] == 1
+    assert pool.release_all() == 16 * MIB
+    assert sim.call_counts()["cuCtxSynchronize"] >= 1
+    pool.free(pool.malloc(16 * MIB, stream))

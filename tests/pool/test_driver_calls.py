@@ -8,15 +8,21 @@ from vramkit import Pool
 from vramkit.driver import Device, Simulator, Stream
 from vramkit.pool import Buffer
 
-from .support import MIB, Foreign, calls, eventually, filled_segment, run, segment_bytes
+from .support import (
+    FIRST_MARK,
+    MIB,
+    RAW,
+    Foreign,
+    calls,
+    eventually,
+    filled_segment,
+    run,
+    segment_bytes,
+)
 
 pytestmark = pytest.mark.sim_only
 
 GROWTH = {"cuMemCreate": 1, "cuMemMap": 1, "cuMemSetAccess": 1}
-# A stream that is being captured gets no mark: asked before, and after for one that began between.
-MARK = {"cuStreamIsCapturing": 2, "cuEventRecord": 1}
-FIRST_MARK = {**MARK, "cuEventCreate": 1}
-RAW = {"cuStreamGetId": 1, "cuStreamIsCapturing": 1}
 
 
 def times(count: int, counts: dict[str, int]) -> dict[str, int]:
@@ -170,31 +176,6 @@ def test_a_segment_is_a_thousandth_of_the_card_from_2_to_32_mib(
 
 
 # Between streams
-
-
-@pytest.mark.parametrize("given", [False, True])
-@pytest.mark.parametrize("raw", [False, True])
-def test_a_spill_records_one_event_where_a_stream_that_may_vanish_unseen_is_given(
-    pool: Pool, device: Device, sim: Simulator, raw: bool, given: bool
-) -> None:
-    pool.configure(thread_cache_max_blocks=8)
-    with device.stream() as owner:
-        stream = Foreign(owner) if raw else owner
-        blocks = [pool.malloc(4096, stream) for _ in range(9)]
-        while pool.stats().cached < 8 * 4096:
-            pool.free(blocks.pop())
-        calls(sim)
-        made: dict[str, int] = {}
-        if raw and given:
-            made = {**FIRST_MARK, **RAW, "cuStreamIsCapturing": 3}
-        if given:
-            pool.free(blocks.pop(), stream=stream)
-        else:
-            pool.free(blocks.pop())
-        assert calls(sim) == made
-        assert pool.stats().marks == (raw and given)
-        for address in blocks:
-            pool.free(address)
 
 
 def test_another_streams_block_costs_its_mark_and_one_question(

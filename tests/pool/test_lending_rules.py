@@ -94,7 +94,7 @@ def test_inside_a_capture_the_order_becomes_part_of_the_graph(
         pool.free(address, stream=Foreign(origin))
         assert pool.malloc(SIZE, Foreign(origin)) == address
         device.fill(address, 3, SIZE, stream=origin)
-        pool.free(address)
+        pool.free(address, stream=Foreign(origin))
     # The branch was joined by nothing but the free; unjoined, the capture would have failed.
     assert graph.nodes() == 3
     graph.launch(origin)

@@ -162,11 +162,11 @@ def test_what_is_freed_in_a_capture_stays_in_use_while_its_graph_lives(
         whole = tool.regions
         assert whole.keys() == {address}
         assert whole[address] > size - 1
-        marked.free(address)
+        marked.free(address, stream=stream)
         assert tool.regions == whole
         assert marked.malloc(size - 1, stream) == address
         assert tool.regions == whole
-        marked.free(address)
+        marked.free(address, stream=stream)
     device.synchronize()
     marked.trim()
     assert tool.regions == whole
@@ -174,6 +174,58 @@ def test_what_is_freed_in_a_capture_stays_in_use_while_its_graph_lives(
     assert all_ended(marked)
     assert tool.regions == {}
     assert address in tool.heaps  # idle, and mapped still
+
+
+@pytest.mark.parametrize("size", [1000, 3 * MIB])
+@pytest.mark.parametrize("raw", [False, True])
+def test_an_ordinary_block_freed_in_a_capture_stays_in_use_while_that_graph_lives(
+    marked: Pool, tool: Tool, graphs: Graphs, streams: list[Stream], size: int, raw: bool
+) -> None:
+    owner = Foreign(streams[0]) if raw else streams[0]
+    address = marked.malloc(size, owner)
+    with graphs.capture(streams[1]) as graph:
+        marked.free(address, stream=Foreign(streams[1]))
+        assert tool.regions == {address: size}
+    marked.step()
+    marked.trim()
+    assert tool.regions == {address: size}
+    graph.close()
+    assert all_ended(marked)
+    assert tool.regions == {}
+    assert marked.stats().waiting > 0  # its stream's again
+
+
+@pytest.mark.parametrize("way", ["on another stream", "without a stream"])
+@pytest.mark.parametrize("graph_first", [False, True])
+def test_a_graphs_block_freed_elsewhere_stays_in_use_until_it_is_idle(
+    marked: Pool,
+    tool: Tool,
+    device: Device,
+    graphs: Graphs,
+    streams: list[Stream],
+    way: str,
+    graph_first: bool,
+) -> None:
+    with graphs.capture(streams[0]) as graph:
+        address = marked.malloc(3 * MIB, Foreign(streams[0]))
+    if graph_first:
+        graph.close()
+        assert all_ended(marked)
+    whole = {address: 4 * MIB}
+    assert tool.regions == whole
+    device.kernels.spin(1_000_000, stream=streams[1])
+    if way == "on another stream":
+        marked.free(address, stream=streams[1])
+    else:
+        marked.free(address)
+    assert tool.regions == whole
+    if not graph_first:
+        marked.release_all()  # the card is done, the graph is not
+        assert tool.regions == whole
+        graph.close()
+        assert all_ended(marked)
+    marked.release_all()
+    assert tool.regions == {}
 
 
 @pytest.mark.sim_only

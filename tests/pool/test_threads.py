@@ -159,7 +159,7 @@ def test_threads_that_capture_beside_threads_that_do_not(pool: Pool, driver: Dri
                             size = chance.choice([1000, MIB, 3 * MIB])
                             address = pool.malloc(size, Foreign(stream))
                             device.fill(address, 1, size, stream=stream)
-                            pool.free(address)
+                            pool.free(address, stream=Foreign(stream))
                     assert graph.nodes() == 5
                     graph.launch(stream)
                     graph.close()  # under way: a wait here would break the other thread's capture
