@@ -44,7 +44,7 @@ void Stream::close() {
 
 void Stream::tell_pools() {
     const GilReleased released;
-    pool::tell_pools_of_closing_stream(device_->call(), id_);
+    pool::tell_pools_of_closing_stream(device_->call(), id_, handle_);
     resources::Resource::tell_of_closing_stream(device_->call(), id_);
 }
 

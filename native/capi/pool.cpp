@@ -187,7 +187,7 @@ vramkit_status vramkit_stream_closing(void* stream) {
         if (result != CUDA_SUCCESS) {
             return fail(Failure::of_driver(result, "cuStreamGetId"));
         }
-        pool::tell_pools_of_closing_stream(driver->call(), id);
+        pool::tell_pools_of_closing_stream(driver->call(), id, handle);
         return VRAMKIT_OK;
     });
 }

@@ -47,6 +47,7 @@ std::optional<std::uint32_t> Pool::number_of(const StreamRef& stream, Failure& w
         Shelf& shelf = *known(found->second).shelf;
         const std::lock_guard guard(shelf.lock);
         shelf.stream.told |= stream.told;
+        known(found->second).told |= stream.told;
         return found->second;
     }
     const SlowPathScope scope(call_, context_);
@@ -354,8 +355,12 @@ void Pool::end_shelf(std::uint32_t number) {
     ending_.push_back(number);
 }
 
-void Pool::stream_closing(std::uint64_t id) {
+void Pool::stream_closing(std::uint64_t id, CUstream handle) {
     const std::lock_guard guard(lock_);
+    // Captures that were made on it go by its handle.
+    for (Known& each : captures_) {
+        if (each.handle == handle) each.told = false;
+    }
     const auto found = numbers_.find({id, 0});
     if (closed() || found == numbers_.end()) return;
     const SlowPathScope scope(call_, context_);

@@ -91,7 +91,7 @@ class Pool {
     bool step();
 
     // A stream is about to be destroyed: its free blocks get their mark while it lives.
-    void stream_closing(std::uint64_t id);
+    void stream_closing(std::uint64_t id, CUstream handle);
     // After this malloc, free, preallocate and configure fail with `closed`. False: blocks are
     // still live, and nothing was done.
     bool close(Failure& why);

@@ -175,7 +175,8 @@ std::uint64_t Pool::may_grow() const {
 
 // About a thousandth of what there is: few growths serve a large pool, and no program notices one.
 std::uint64_t Pool::next_segment_bytes() const {
-    const std::uint64_t most = config_.limit > 0 ? std::min(config_.limit, card_bytes_) : card_bytes_;
+    const std::uint64_t most =
+        config_.limit > 0 ? std::min(config_.limit, card_bytes_) : card_bytes_;
     return std::clamp(most / 1024 / kPage * kPage, kPage, Segment::kMost);
 }
 

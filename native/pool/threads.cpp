@@ -151,8 +151,8 @@ void unregister_pool(std::uint64_t id) {
     all.pools.erase(id);
 }
 
-void tell_pools_of_closing_stream(const DriverTable& call, std::uint64_t stream) {
-    tell_pools(call, [&](Pool& pool) { pool.stream_closing(stream); });
+void tell_pools_of_closing_stream(const DriverTable& call, std::uint64_t stream, CUstream handle) {
+    tell_pools(call, [&](Pool& pool) { pool.stream_closing(stream, handle); });
 }
 
 void tell_pools_of_reset(const DriverTable& call) {

@@ -18,7 +18,7 @@ void register_pool(std::uint64_t id, Pool& pool);
 // Waits for those who tell the pool something just now.
 void unregister_pool(std::uint64_t id);
 // A stream is about to be destroyed: every pool of the driver that caches for it is told.
-void tell_pools_of_closing_stream(const DriverTable& call, std::uint64_t stream);
+void tell_pools_of_closing_stream(const DriverTable& call, std::uint64_t stream, CUstream handle);
 // The simulated GPU was reset: what its pools hold is gone.
 void tell_pools_of_reset(const DriverTable& call);
 

@@ -59,7 +59,7 @@ class Card {
         CHECK_EQUAL(call.cuStreamDestroy_v2(stream.handle), CUDA_SUCCESS);
     }
     void close(const StreamRef& stream) const {
-        tell_pools_of_closing_stream(call, stream.id);
+        tell_pools_of_closing_stream(call, stream.id, stream.handle);
         destroy(stream);
     }
 

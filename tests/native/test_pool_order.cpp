@@ -267,6 +267,25 @@ TEST(a_graphs_block_freed_outside_waits_for_that_use) {
     }
 }
 
+TEST(a_graphs_block_freed_when_its_stream_is_no_more_waits_for_the_card) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef stream = card.stream(true);
+    const Captured captured(card, *pool, stream, 3 * kMiB);
+    CHECK_EQUAL(graphs::launch(captured.graph, stream.handle), CUDA_SUCCESS);
+    card.close(stream);
+    gpu::sim().reset_call_counts();
+    must_free(*pool, captured.address);
+    CHECK_EQUAL(card.calls("cuStreamIsCapturing"), std::uint64_t{0});
+    CHECK_EQUAL(graphs::destroy(captured.graph), CUDA_SUCCESS);
+    gpu::sim().advance(kSecond);
+    pool->step();
+    CHECK_EQUAL(pool->stats().waiting, 4 * kMiB);
+    pool->trim(true);
+    CHECK_EQUAL(pool->stats().reserved, std::uint64_t{0});
+    check_order(card);
+}
+
 TEST(a_plain_block_freed_inside_a_capture_is_its_streams_when_the_graph_is_gone) {
     const Card card;
     const auto pool = open_pool(card);
