@@ -202,6 +202,7 @@ void set_field(Config& config, const std::string& name, nb::handle value) {
     VRAMKIT_FIELD(limit)
     VRAMKIT_FIELD(decay_ms)
     VRAMKIT_FIELD(background)
+    VRAMKIT_FIELD(nvtx)
 #undef VRAMKIT_FIELD
     const auto text = nb::cast<std::string>(value);
     if (name == "size_classes" && (text == "fine" || text == "seed")) {

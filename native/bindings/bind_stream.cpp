@@ -53,6 +53,7 @@ uint64_t id(const Stream& stream) {
 
 uintptr_t raw_handle(const Stream& stream) {
     stream.require_usable();
+    stream.set_exported();
     return reinterpret_cast<uintptr_t>(stream.handle());
 }
 

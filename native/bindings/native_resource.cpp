@@ -94,6 +94,7 @@ void NativeResource::require_present() const {
 
 StreamRef NativeResource::stream(nb::handle object) const {
     if (object.is_none()) return legacy_;
+    StreamRef result;
     if (nb::isinstance<Stream>(object)) {
         const Stream& stream = *nb::inst_ptr<Stream>(object);
         stream.require_usable();
@@ -102,11 +103,14 @@ StreamRef NativeResource::stream(nb::handle object) const {
                 "the stream is of another device than the " + std::string(name_);
             throw nb::value_error(text.c_str());
         }
-        if (stream.owned()) return {stream.handle(), stream.id(), true};
         if (stream.id() == legacy_.id) return legacy_;
+        // One that nobody else knows is not captured.
+        if (stream.owned() && !stream.exported()) return {stream.handle(), stream.id(), true};
+        result = {stream.handle(), 0, stream.owned()};
+    } else {
+        result.handle = stream_handle(object);
     }
-    // Another library's: it may have ended and be another one by now, or be captured.
-    StreamRef result{stream_handle(object)};
+    // It may be captured; another library's may have ended, and be another one by now.
     const ContextScope scope(*device_);
     check(device_->session().driver(), pool::identify(device_->call(), result), "cuStreamGetId");
     return result;

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -27,6 +28,9 @@ class Stream {
     const std::shared_ptr<Device>& device() const { return device_; }
     // Of an owned stream pools are told before it is destroyed.
     bool owned() const { return ownership_ == Ownership::owned; }
+    // The handle was told to somebody, who may capture the stream: from now on it must be asked.
+    void set_exported() const { exported_.store(true, std::memory_order_relaxed); }
+    bool exported() const { return exported_.load(std::memory_order_relaxed); }
     // The per-thread default stream is another stream, with another id, on every thread.
     bool per_thread() const { return handle_ == VRAMKIT_STREAM_PER_THREAD; }
 
@@ -47,6 +51,7 @@ class Stream {
     uint64_t epoch_;
     Ownership ownership_;
     bool open_ = true;
+    mutable std::atomic<bool> exported_{false};
 };
 
 // The handle behind a Stream or behind any object that has __cuda_stream__. Raises TypeError or

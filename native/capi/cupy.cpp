@@ -69,8 +69,20 @@ void vramkit_cupy_free(void* param, void* block, int device) {
         if (block == nullptr) return VRAMKIT_OK;
         const vramkit_pool* const pool = pool_of(made, device);
         if (pool == nullptr) return vramkit_last_status();
+        pool::Pool& engine = *pool->engine;
+        pool::Pool::Full full;
+        if (engine.free_cached(address_of(block), 0, nullptr, full) == pool::Pool::Freed::yes) {
+            if (full.cache != nullptr) engine.spill(full);
+            return VRAMKIT_OK;
+        }
         Failure why;
-        const bool done = pool->engine->free(address_of(block), std::nullopt, std::nullopt, why);
+        if (engine.forked()) return fail(Failure::forked());
+        // The current stream lives, and mostly is the block's.
+        pool::StreamRef current;
+        void* const stream = reinterpret_cast<void*>(made.current_stream());
+        const bool done = resolve(*pool, stream, Life::unknown, current, why)
+                              ? engine.free_beside(address_of(block), current, why)
+                              : engine.free(address_of(block), std::nullopt, std::nullopt, why);
         return done ? VRAMKIT_OK : fail(why);
     });
 }

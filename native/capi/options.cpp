@@ -30,6 +30,7 @@ vramkit_pool_options defaults() {
     options.enable_stats = config.enable_stats ? 1 : 0;
     options.enable_defrag = config.enable_defrag ? 1 : 0;
     options.background = config.background ? 1 : 0;
+    options.nvtx = config.nvtx ? 1 : 0;
     return options;
 }
 
@@ -113,6 +114,7 @@ pool::Config config_of(const vramkit_pool_options& options) {
     config.enable_stats = options.enable_stats != 0;
     config.enable_defrag = options.enable_defrag != 0;
     config.background = options.background != 0;
+    config.nvtx = options.nvtx != 0;
     return config;
 }
 

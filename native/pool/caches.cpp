@@ -21,34 +21,14 @@ Cache* Pool::cache_of(const StreamRef& stream, Failure& why) {
     return number ? make_cache(*number) : nullptr;
 }
 
-// Where a block goes that is freed on a stream, or without one on that of its allocation. What is
-// freed inside a capture becomes the graph's, which may use it whenever it is launched; and a
-// graph's block that is freed elsewhere stays the graph's, and waits for that use too.
-Cache* Pool::cache_for_free(std::uint32_t owner, const std::optional<StreamRef>& stream,
-                            Failure& why) {
-    std::uint32_t number = owner;
-    {
-        const std::lock_guard guard(lock_);
-        if (closed()) {
-            why = Failure::closed();
-            return nullptr;
-        }
-        if (stream) {
-            const std::optional<std::uint32_t> given = number_of(*stream, why);
-            if (!given) return nullptr;
-            Known& before = known(owner);
-            const bool graphs = is_capture(owner) && before.shelf != nullptr &&
-                                before.shelf->stream.capture != stream->capture;
-            if (graphs) {
-                note_use(before, *given);
-            } else {
-                number = *given;
-            }
-        }
-    }
+Cache* Pool::cache_of_number(std::uint32_t number, Failure& why) {
     if (Cache* const cache = find_cache_by_number(id_, number)) return cache;
     forget_gone_pools();
     const std::lock_guard guard(lock_);
+    if (closed()) {
+        why = Failure::closed();
+        return nullptr;
+    }
     return make_cache(number);
 }
 
@@ -96,33 +76,10 @@ std::optional<std::uint32_t> Pool::number_of(const StreamRef& stream, Failure& w
         }
         graph = GraphLife::of(call_, captured);
     }
-    list.push_back({std::make_shared<Shelf>(events_, number, stream), std::move(graph), {}});
+    list.push_back({std::make_shared<Shelf>(events_, number, stream), std::move(graph),
+                    stream.capture, stream.handle, stream.told});
     numbers_.emplace(key, number);
     return number;
-}
-
-// A block of the capture was used up to now by another stream, or by another graph.
-void Pool::note_use(Known& capture, std::uint32_t by) {
-    Use use{by};
-    if (!is_capture(by)) {
-        Shelf& shelf = *known(by).shelf;
-        const std::lock_guard guard(shelf.lock);
-        const SlowPathScope scope(call_, context_);
-        use.point = shelf.mark_point_here();
-    }
-    std::erase_if(capture.uses, [&](const Use& each) { return each.stream == by; });
-    capture.uses.push_back(use);
-}
-
-bool Pool::uses_are_over(Known& capture) {
-    std::erase_if(capture.uses, [&](const Use& use) {
-        const Known& by = known(use.stream);
-        if (by.shelf == nullptr) return true;
-        if (is_capture(use.stream)) return by.graph->over();
-        const std::lock_guard guard(by.shelf->lock);
-        return by.shelf->is_past(use.point);
-    });
-    return capture.uses.empty();
 }
 
 // A thread that works with ever new streams keeps caches only of those that live.
@@ -175,7 +132,14 @@ void Pool::drain(Cache& cache, bool end) {
     Known& stream = known(cache.number);
     std::vector<BlockRef> blocks;
     const auto take_out = [&] {
-        cache.take_for_sure();
+        const Cache::Word word(cache);
+        std::size_t count = 0;
+        for (ClassIndex index = 0; index < kClasses; ++index) {
+            const std::size_t kept = cache.bins[index].blocks.size();
+            if (stream.shelf != nullptr && kept > 0) stream.shelf->make_room(index, kept);
+            count += kept;
+        }
+        blocks.reserve(count);
         for (Cache::Bin& bin : cache.bins) {
             blocks.insert(blocks.end(), bin.blocks.begin(), bin.blocks.end());
             bin.blocks.clear();
@@ -184,7 +148,6 @@ void Pool::drain(Cache& cache, bool end) {
         cache.bytes = 0;
         cache.top = 0;
         cache.ended |= end;
-        cache.leave();
     };
     if (stream.shelf == nullptr) {
         take_out();
@@ -220,14 +183,14 @@ BlockRef Pool::take_from_shelf(Cache& cache, ClassIndex index) {
     const BlockRef first = shelf.take_newest(index);
     if (first.slab == nullptr) return {};
     ++shelf.hits;
-    cache.take_for_sure();
+    const Cache::Word word(cache);
     for (std::size_t more = room_for(cache, index); more > 0; --more) {
+        if (!cache.try_to_make_room(index)) break;
         const BlockRef block = shelf.take_newest(index);
         if (block.slab == nullptr) break;
         block.block().set(State::cached, cache.number, 0);
         cache.push(block);
     }
-    cache.leave();
     return first;
 }
 
@@ -272,11 +235,12 @@ void Pool::spill(const Full& full) {
 bool Pool::shelve_excess(Cache& cache, ClassIndex full) {
     Shelf& shelf = *cache.shelf;
     bool many = false;
-    cache.take_for_sure();
+    const Cache::Word word(cache);
     const std::uint64_t most = cache.most_bytes.load(std::memory_order_relaxed);
     const auto move = [&](ClassIndex index, std::size_t blocks) {
         auto& from = cache.bins[index];
         blocks = std::min(blocks, from.blocks.size());
+        shelf.make_room(index, blocks);
         for (std::size_t i = 0; i < blocks; ++i) {
             cache.bytes -= from.blocks[i].bytes();
             shelf.put(from.blocks[i]);
@@ -303,7 +267,6 @@ bool Pool::shelve_excess(Cache& cache, ClassIndex full) {
             --cache.top;
         }
     }
-    cache.leave();
     return many;
 }
 
@@ -329,7 +292,7 @@ void Pool::collect_all(Wait wait) {
     each_shelf([&](Shelf& shelf) {
         shelf.mark();
         wait == Wait::no ? shelf.marks.ask() : static_cast<void>(shelf.marks.wait());
-        captured |= shelf.is_captured();
+        captured |= wait == Wait::for_card && shelf.is_captured();
         // Other threads go on: only what is here now is waited for below.
         if (wait == Wait::for_card && shelf.has_unmarked()) {
             unmarked.emplace_back(&shelf, shelf.marks.close());
@@ -337,11 +300,15 @@ void Pool::collect_all(Wait wait) {
     });
     // Blocks of raw streams that nobody spoke of lately: their handles may mean anything by now,
     // and only the whole card can be waited for. That would break every capture of the context.
-    if (!unmarked.empty() && !captured && call_.cuCtxSynchronize() == CUDA_SUCCESS) {
+    const bool awaited = wait == Wait::for_card && lending_.awaits_card();
+    if ((!unmarked.empty() || awaited) && !captured && call_.cuCtxSynchronize() == CUDA_SUCCESS) {
         for (const auto& [shelf, number] : unmarked) {
             const std::lock_guard guard(shelf->lock);
             shelf->marks.pass(number);
         }
+        lending_.card_is_done();
+        // What was held is on its shelf now, and goes the way of the others.
+        if (release_held(false)) return collect_all(wait);
     }
     each_shelf([&](Shelf& shelf) {
         for (ClassIndex index = 0; index < kClasses; ++index) collect(shelf, index, kAll);
@@ -353,7 +320,7 @@ void Pool::collect_all(Wait wait) {
 void Pool::drop_ended() {
     for (std::size_t i = 0; i < captures_.size(); ++i) {
         Known& capture = captures_[i];
-        if (capture.shelf == nullptr || !capture.graph->over() || !uses_are_over(capture)) continue;
+        if (capture.shelf == nullptr || !capture.graph->over()) continue;
         end_shelf(static_cast<std::uint32_t>(i) | kCaptureBit);
         const std::lock_guard guard(capture.shelf->lock);
         capture.shelf->marks.pass_all();

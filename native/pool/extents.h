@@ -47,8 +47,8 @@ struct Extent {
 // held.
 class Extents {
   public:
-    Extents(const DriverTable& call, int device, Addresses& addresses)
-        : addresses_(addresses), mappings_(call, device, addresses) {}
+    Extents(const DriverTable& call, int device, Addresses& addresses, NvtxMarks* marks = nullptr)
+        : addresses_(addresses), mappings_(call, device, addresses, marks) {}
     // Gives idle memory back to the driver, whatever it says. What was handed out must have been
     // destroyed or given before.
     ~Extents();

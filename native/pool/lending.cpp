@@ -1,79 +1,11 @@
-// Who else uses a block, and when that is over.
+// Frees that are not simply the stream's: of lent blocks, and where captures come in.
 #include "pool/lending.h"
-
-#include <algorithm>
 
 #include "pool/pool.h"
 #include "pool/scopes.h"
+#include "pool/streams.h"
 
 namespace vramkit::pool {
-
-Lending::~Lending() { pass_all(); }
-
-void Lending::note(std::uint64_t address, const StreamRef& stream) {
-    std::vector<StreamRef>& uses = noted_[address];
-    const auto same = [&](const StreamRef& each) { return each.is(stream); };
-    if (std::none_of(uses.begin(), uses.end(), same)) uses.push_back(stream);
-}
-
-std::vector<Lending::Awaited> Lending::take(std::uint64_t address, const StreamRef& freed_on) {
-    std::vector<Awaited> uses;
-    const auto found = noted_.find(address);
-    if (found == noted_.end()) return uses;
-    for (const StreamRef& each : found->second) {
-        if (!each.is(freed_on)) uses.push_back({each, nullptr, nullptr});
-    }
-    noted_.erase(found);
-    return uses;
-}
-
-void Lending::record(Awaited& use) {
-    const DriverTable& call = events_.call();
-    if (is_captured(call, use.stream.handle)) return;
-    const CUevent event = events_.take();
-    if (event == nullptr) return;
-    if (call.cuEventRecord(event, use.stream.handle) != CUDA_SUCCESS) {
-        events_.give(event);
-    } else if (is_captured(call, use.stream.handle)) {
-        call.cuEventDestroy_v2(event);
-    } else {
-        use.event = event;
-    }
-}
-
-void Lending::hold(BlockRef block, std::uint32_t number, std::vector<Awaited> uses) {
-    bytes_ += block.bytes();
-    held_.push_back({block, number, std::move(uses)});
-}
-
-bool Lending::is_over(Awaited& use, bool wait) {
-    if (use.ended != nullptr) {
-        Shelf& shelf = *use.ended;
-        const std::lock_guard guard(shelf.lock);
-        wait ? static_cast<void>(shelf.marks.wait()) : shelf.marks.ask();
-        return shelf.marks.has_passed(shelf.last_mark);
-    }
-    if (use.event == nullptr) record(use);
-    if (use.event == nullptr) return false;
-    const DriverTable& call = events_.call();
-    const CUresult state = wait ? call.cuEventSynchronize(use.event) : call.cuEventQuery(use.event);
-    if (state != CUDA_SUCCESS) return false;
-    events_.give(use.event);
-    return true;
-}
-
-void Lending::pass_all() {
-    for (Held& held : held_) {
-        for (const Awaited& use : held.uses) {
-            if (use.event != nullptr) events_.give(use.event);
-        }
-        held.uses.clear();
-    }
-}
-
-void Lending::forget() {
-    for (Held& held : held_) held.uses.clear();
-}
 
 bool Pool::also_used_on(std::uint64_t address, const StreamRef& stream, Failure& why) {
     BlockRef block;
@@ -88,40 +20,85 @@ bool Pool::also_used_on(std::uint64_t address, const StreamRef& stream, Failure&
         why = Failure::bad_value("the block is not in use: freed twice?");
         return false;
     }
-    lending_.note(address, stream);
+    lending_.note(address, *number);
     return true;
 }
 
-// Frees a lent block on the stream of a cache. False and the reason: somebody else does, too.
-bool Pool::free_lent(BlockRef block, std::uint64_t bytes, Cache& cache, Failure& why) {
-    const std::lock_guard guard(lock_);
-    if (!block.block().change(State::lent, State::held)) {
-        why = Failure::bad_value("the block is not in use: freed twice?");
-        return false;
+bool Pool::free_beside(std::uint64_t address, const StreamRef& current, Failure& why) {
+    BlockRef block;
+    if (find_live(address, {}, block, why) == 0) return false;
+    bool same = false;
+    if (block.slab != nullptr) {
+        const std::lock_guard guard(lock_);
+        same = !closed() && known(block.block().stream()).handle == current.handle;
+    }
+    return free(address, {}, same ? std::optional(current) : std::nullopt, why);
+}
+
+// Where a block goes that is freed on a stream, or without one on that of its allocation, and who
+// may still use it then.
+//   - A plain block, freed on a plain stream: that stream's.
+//   - A graph's block, freed inside its capture: that capture's stream's.
+//   - A graph's block, freed elsewhere: stays the graph's, and the stream it is freed on may use it
+//     up to now.
+//   - A plain block, freed inside a capture: its stream's again when the graph is gone, which may
+//     use it until then.
+std::optional<Pool::Freeing> Pool::plan_free(BlockRef block, const std::optional<StreamRef>& stream,
+                                             Failure& why) {
+    if (closed()) {
+        why = Failure::closed();
+        return {};
     }
     const SlowPathScope scope(call_, context_);
-    auto uses = lending_.take(block.address(), cache.stream);
-    std::erase_if(uses, [&](Lending::Awaited& use) {
-        if (!numbers_.contains({use.stream.id, use.stream.capture})) {
-            // Its last mark is all that is left of it; of one long gone, nothing.
-            for (const std::uint32_t number : ending_) {
-                if (known(number).shelf->stream.is(use.stream)) use.ended = known(number).shelf;
-            }
-            return use.ended == nullptr;
+    const std::uint32_t owner = block.block().stream();
+    Freeing plan{owner, {}};
+    std::optional<StreamRef> at = stream;
+    if (!at && is_capture(owner)) at = stream_of_capture(owner);
+    if (at) {
+        const std::optional<std::uint32_t> given = number_of(*at, why);
+        if (!given) return {};
+        const bool same_capture = is_capture(owner) && is_capture(*given) &&
+                                  captures_[owner & ~kCaptureBit].capture == at->capture;
+        if (same_capture || (!is_capture(owner) && !is_capture(*given))) {
+            plan.home = *given;
+        } else if (*given != owner) {
+            add_use(plan.uses, *given, true);
         }
-        // Inside a capture the order becomes part of the graph.
-        return use.stream.capture != 0 && order_in_capture(use.stream, cache.stream);
-    });
-    for (Lending::Awaited& use : uses) {
-        if (use.ended == nullptr) lending_.record(use);
+    } else if (is_capture(owner)) {
+        plan.uses.emplace_back();
     }
-    cache.take_for_sure();
-    if (block_freed_ != nullptr) tell_checker_of_free(cache, block.address(), bytes);
-    count_free(cache, bytes);
-    cache.leave();
-    lending_.hold(block, cache.number, std::move(uses));
-    release_held(false);
-    return true;
+    if (block.block().state() != State::lent) return plan;
+    for (const std::uint32_t number : lending_.take(block.address())) {
+        if (number == plan.home) continue;
+        // Inside one capture the order becomes part of the graph.
+        const bool in_capture = at && at->capture != 0 && is_capture(number) &&
+                                captures_[number & ~kCaptureBit].capture == at->capture;
+        if (in_capture && order_in_capture(known(number).shelf->stream, *at)) continue;
+        add_use(plan.uses, number, false);
+    }
+    return plan;
+}
+
+// The stream that a capture was made on, as it is now; none where its handle may be dead.
+std::optional<StreamRef> Pool::stream_of_capture(std::uint32_t number) {
+    const Known& capture = known(number);
+    if (!capture.told) return {};
+    StreamRef stream{capture.handle};
+    stream.told = true;
+    if (identify(call_, stream) != CUDA_SUCCESS) return {};
+    return stream;
+}
+
+// given: the stream was given to this call, and its handle is good.
+void Pool::add_use(std::vector<Use>& uses, std::uint32_t number, bool given) {
+    const Known& by = known(number);
+    if (by.shelf == nullptr) return;  // it is over
+    if (is_capture(number)) {
+        uses.push_back({nullptr, 0, by.graph});
+        return;
+    }
+    const std::lock_guard guard(by.shelf->lock);
+    uses.push_back({by.shelf, by.shelf->point_now(given), nullptr});
 }
 
 bool Pool::order_in_capture(const StreamRef& use, const StreamRef& stream) {
@@ -133,17 +110,24 @@ bool Pool::order_in_capture(const StreamRef& use, const StreamRef& stream) {
     return ordered;
 }
 
-// What is held no longer is its stream's again.
-void Pool::release_held(bool wait) {
+// What is held no longer is its stream's again. The checker is told of it now: at the free others
+// may have used it. Of a stream whose handle may be dead there is no telling.
+bool Pool::release_held(bool wait) {
+    bool any = false;
     lending_.release(wait, [&](BlockRef block, std::uint32_t number) {
+        any = true;
         const std::shared_ptr<Shelf> shelf = known(number).shelf;
         if (shelf == nullptr) {
             give_idle(block);
             return;
         }
         const std::lock_guard guard(shelf->lock);
+        if (block_freed_ != nullptr && shelf->can_mark()) {
+            block_freed_(block.address(), block.bytes(), shelf->stream.handle);
+        }
         shelf->put(block);
     });
+    return any;
 }
 
 }  // namespace vramkit::pool

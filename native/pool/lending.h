@@ -1,68 +1,99 @@
-// Blocks that are used on other streams than the one they are freed on: freed, they are held until
-// those streams have got past that point. Nobody waits for it, neither host nor stream.
+// Freed blocks that somebody may still use: another stream than the one they were freed on, or a
+// graph. They are held until that is over. Nobody waits for it, neither host nor stream.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
 #include <vector>
 
+#include "pool/captures.h"
 #include "pool/shelf.h"
 #include "pool/types.h"
 
 namespace vramkit::pool {
 
+// A use that is awaited: a point of a stream, or the life of a graph. Neither: of a stream that
+// nobody can ask, which is over when the whole card was waited for.
+struct Use {
+    std::shared_ptr<Shelf> shelf;
+    Marks::Number point = 0;
+    std::shared_ptr<GraphLife> graph;
+
+    bool is_over(bool wait) const {
+        if (graph != nullptr) return graph->over();
+        if (shelf == nullptr) return false;
+        const std::lock_guard guard(shelf->lock);
+        if (wait) shelf->marks.wait();
+        return shelf->is_past(point);
+    }
+};
+
 // With the pool's lock, in its context.
 class Lending {
   public:
-    explicit Lending(Events& events) : events_(events) {}
-    ~Lending();
-    Lending(const Lending&) = delete;
-    Lending& operator=(const Lending&) = delete;
-
-    void note(std::uint64_t address, const StreamRef& stream);
-    // A use that is awaited: an event, or the last mark of a stream that is no more. Neither: the
-    // driver had no event, or the stream was captured; it is recorded when that is over.
-    struct Awaited {
-        StreamRef stream;
-        CUevent event = nullptr;
-        std::shared_ptr<Shelf> ended;
-    };
-    // The uses of a block that is freed on a stream; it is no longer noted.
-    std::vector<Awaited> take(std::uint64_t address, const StreamRef& freed_on);
-    void record(Awaited& use);
-    void hold(BlockRef block, std::uint32_t number, std::vector<Awaited> uses);
-    // visit(block, number of the stream it was freed on) for each that is held no longer.
+    // The block is used on this stream too.
+    void note(std::uint64_t address, std::uint32_t stream) {
+        std::vector<std::uint32_t>& streams = noted_[address];
+        if (std::find(streams.begin(), streams.end(), stream) == streams.end()) {
+            streams.push_back(stream);
+        }
+    }
+    // The streams that were noted; they are no longer.
+    std::vector<std::uint32_t> take(std::uint64_t address) {
+        const auto found = noted_.find(address);
+        if (found == noted_.end()) return {};
+        std::vector<std::uint32_t> streams = std::move(found->second);
+        noted_.erase(found);
+        return streams;
+    }
+    // It becomes free for the stream of this number.
+    void hold(BlockRef block, std::uint32_t number, std::vector<Use> uses) {
+        held_.push_back({block, number, std::move(uses)});
+        bytes_ += block.bytes();
+    }
+    // visit(block, number) for each that is held no longer.
     template <class Visit>
     void release(bool wait, Visit visit) {
         std::erase_if(held_, [&](Held& held) {
-            std::erase_if(held.uses, [&](Awaited& use) { return is_over(use, wait); });
+            std::erase_if(held.uses, [&](const Use& use) { return use.is_over(wait); });
             if (!held.uses.empty()) return false;
             bytes_ -= held.block.bytes();
             visit(held.block, held.number);
             return true;
         });
     }
-    // All work of the card is known to be done.
-    void pass_all();
+    // Whether only a wait for the whole card helps some.
+    bool awaits_card() const {
+        return std::any_of(held_.begin(), held_.end(), [](const Held& held) {
+            return std::any_of(held.uses.begin(), held.uses.end(), [](const Use& use) {
+                return use.shelf == nullptr && use.graph == nullptr;
+            });
+        });
+    }
+    // All work of the card up to now is done. What graphs may do later is not.
+    void card_is_done() {
+        for (Held& held : held_) {
+            std::erase_if(held.uses, [](const Use& use) {
+                return use.shelf == nullptr && use.graph == nullptr;
+            });
+        }
+    }
     std::uint64_t bytes() const { return bytes_; }
     template <class Visit>
     void each(Visit visit) const {
         for (const Held& held : held_) visit(held.block);
     }
-    // The driver no longer knows the events.
-    void forget();
 
   private:
     struct Held {
         BlockRef block;
         std::uint32_t number = 0;
-        std::vector<Awaited> uses;
+        std::vector<Use> uses;
     };
-    bool is_over(Awaited& use, bool wait);
 
-    Events& events_;
-    std::unordered_map<std::uint64_t, std::vector<StreamRef>> noted_;  // by address
+    std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> noted_;  // by address
     std::vector<Held> held_;
     std::uint64_t bytes_ = 0;
 };

@@ -13,7 +13,6 @@ Pool::Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, const 
       context_(context),
       fork_count_(fork_count()),
       events_(call_),
-      lending_(events_),
       keeper_([this] { return tend(); }) {
     const auto symbol = [&]<class Function>(Function*& function, const char* name) {
         function = reinterpret_cast<Function*>(driver_->symbol(name));
@@ -47,7 +46,9 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
         why = Failure::bad_value("no host memory for the pool's table of addresses");
         return nullptr;
     }
-    pool->extents_ = std::make_unique<Extents>(pool->call_, device, *pool->addresses_);
+    if (config.nvtx) pool->nvtx_ = NvtxMarks::make();
+    pool->extents_ =
+        std::make_unique<Extents>(pool->call_, device, *pool->addresses_, pool->nvtx_.get());
     pool->slabs_ = std::make_unique<Slabs>(*pool->pages_, pool->records_);
     // From here on other threads may tell it of streams.
     register_pool(pool->id_, *pool);
@@ -69,7 +70,6 @@ Pool::~Pool() {
     for (Extent& extent : slabs_->take_all_segments()) extents_->destroy(std::move(extent));
     for (const auto& [address, block] : direct_.all()) call_.cuMemFree_v2(address);
     extents_->release(~std::uint64_t{0}, Extents::kAnyTime);
-    lending_.pass_all();
     streams_.clear();
     captures_.clear();
     caches_.clear();
@@ -124,6 +124,7 @@ void Pool::abandon() {
         abandoned_ = true;
         closed_.store(true, std::memory_order_release);
         forget_driver();
+        if (nvtx_ != nullptr) nvtx_->clear();
     }
     keeper_.stop();
 }
@@ -134,7 +135,6 @@ void Pool::forget_driver() {
             if (each.shelf != nullptr) each.shelf->marks.forget();
         }
     }
-    lending_.forget();
     events_.forget();
     direct_.clear();
     extents_->forget();

@@ -57,6 +57,11 @@ bool Mappings::map_at(std::uint64_t address, std::span<const Piece> pieces, Fail
                                  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     if (mapped == pieces.size() &&
         !failed(call_.cuMemSetAccess(begin, end - begin, &access, 1), "cuMemSetAccess", why)) {
+        address = begin;
+        for (const Piece& piece : pieces) {
+            if (marks_ != nullptr) marks_->add_heap(address, piece.bytes);
+            address += piece.bytes;
+        }
         return true;
     }
     if (address < end) addresses_.give(address, end - address);
@@ -70,7 +75,11 @@ bool Mappings::map_at(std::uint64_t address, std::span<const Piece> pieces, Fail
 }
 
 bool Mappings::unmap(const Place& place) {
-    if (call_.cuMemUnmap(place.address, place.piece.bytes) != CUDA_SUCCESS) return false;
+    const bool marked = marks_ != nullptr && marks_->remove_heap(place.address);
+    if (call_.cuMemUnmap(place.address, place.piece.bytes) != CUDA_SUCCESS) {
+        if (marked) marks_->add_heap(place.address, place.piece.bytes);
+        return false;
+    }
     addresses_.give(place.address, place.piece.bytes);
     return true;
 }

@@ -16,6 +16,7 @@
 
 #include "pool/addresses.h"
 #include "pool/failure.h"
+#include "pool/nvtx.h"
 
 namespace vramkit::pool {
 
@@ -36,8 +37,9 @@ inline constexpr std::size_t kEveryPlace = std::numeric_limits<std::size_t>::max
 // Called with the pool's lock held.
 class Mappings {
   public:
-    Mappings(const DriverTable& call, int device, Addresses& addresses)
-        : call_(call), device_(device), addresses_(addresses) {}
+    // marks: who is told of every mapping; may be null.
+    Mappings(const DriverTable& call, int device, Addresses& addresses, NvtxMarks* marks)
+        : call_(call), device_(device), addresses_(addresses), marks_(marks) {}
     // Unmaps the old places and releases what was left unreleased, whatever the driver says.
     ~Mappings();
     Mappings(const Mappings&) = delete;
@@ -76,6 +78,7 @@ class Mappings {
     const DriverTable& call_;
     int device_;
     Addresses& addresses_;
+    NvtxMarks* marks_;
     std::uint64_t created_ = 0;
     std::deque<Place> old_;
     std::unordered_map<CUmemGenericAllocationHandle, std::uint32_t> places_left_;  // old ones

@@ -6,6 +6,15 @@
 #include "pool/threads.h"
 
 namespace vramkit::pool {
+namespace {
+
+// With the owner word: whether blocks have to leave, of this class or of any.
+bool is_over_bounds(const Cache& cache, ClassIndex index) {
+    return cache.bins[index].blocks.size() > cache.most_blocks.load(std::memory_order_relaxed) ||
+           cache.bytes > cache.most_bytes.load(std::memory_order_relaxed) || cache.ended;
+}
+
+}  // namespace
 
 std::uint64_t Pool::malloc_cached(std::uint64_t bytes, const StreamRef& stream) {
     if (bytes - 1 >= kLargestRequest || forked()) return 0;
@@ -27,6 +36,7 @@ std::uint64_t Pool::malloc_cached(std::uint64_t bytes, const StreamRef& stream) 
     const bool counted = usage_.rise(*cache);
     cache->leave();
     if (!counted) usage_.claim();
+    if (nvtx_ != nullptr) mark_use(*cache, block, bytes);
     return address;
 }
 
@@ -63,18 +73,21 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
     const std::uint32_t owner = block.stream();
     Cache* const cache =
         stream != nullptr ? find_cache(id_, *stream) : find_cache_by_number(id_, owner);
-    // A block of a graph stays the graph's, whatever the stream: who knows the graph decides.
-    if (cache == nullptr || (is_capture(owner) && owner != cache->number)) return Freed::slow;
-    if (!block.take_from_user()) return Freed::slow;
-
-    cache->take_for_sure();
-    take_back(*cache, ref, bytes);
-    if (cache->bins[slab->index].blocks.size() >
-            cache->most_blocks.load(std::memory_order_relaxed) ||
-        cache->bytes > cache->most_bytes.load(std::memory_order_relaxed) || cache->ended) {
-        full = {cache, slab->index, stream != nullptr};
+    // Where captures come in, plan_free() decides.
+    if (cache == nullptr || (is_capture(owner) && stream == nullptr)) return Freed::slow;
+    if (owner != cache->number && (is_capture(owner) || is_capture(cache->number))) {
+        return Freed::slow;
     }
-    cache->leave();
+    if (nvtx_ != nullptr) mark_end_of_use(*cache, ref);
+
+    if (nvtx_ != nullptr) mark_end_of_use(*cache, ref);
+    {
+        const Cache::Word word(*cache);
+        cache->make_room(slab->index);
+        if (!block.take_from_user()) return Freed::slow;
+        take_back(*cache, ref, bytes);
+        if (is_over_bounds(*cache, slab->index)) full = {cache, slab->index, stream != nullptr};
+    }
     return Freed::yes;
 }
 
@@ -109,6 +122,16 @@ void Pool::tell_checker_of_free(const Cache& cache, std::uint64_t address, std::
     block_freed_(address, bytes, cache.stream.handle);
 }
 
+// A graph may use all of a block, now for this and then for that, with every launch.
+void Pool::mark_use(const Cache& cache, BlockRef block, std::uint64_t bytes) {
+    nvtx_->add_block(block.address(), is_capture(cache.number) ? block.bytes() : bytes);
+}
+
+// What goes back to a capture stays in use by its graph, until it is idle.
+void Pool::mark_end_of_use(const Cache& cache, BlockRef block) {
+    if (!is_capture(cache.number)) nvtx_->remove_block(block.address(), block.bytes());
+}
+
 std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool may_wait,
                            Failure& why) {
     if (const std::uint64_t address = malloc_cached(bytes, stream); address != 0) return address;
@@ -136,34 +159,59 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool ma
     const bool counted = usage_.rise(*cache);
     cache->leave();
     if (!counted) usage_.claim();
+    if (nvtx_ != nullptr) mark_use(*cache, block, bytes);
     return address;
 }
 
 bool Pool::free(std::uint64_t address, std::optional<std::uint64_t> bytes,
                 std::optional<StreamRef> stream, Failure& why) {
     Full full;
-    Freed freed = free_cached(address, bytes.value_or(0), stream ? &*stream : nullptr, full);
-    if (freed == Freed::slow) {
+    if (free_cached(address, bytes.value_or(0), stream ? &*stream : nullptr, full) == Freed::slow) {
         BlockRef block;
         const std::uint64_t held = find_live(address, bytes, block, why);
         if (held == 0) return false;
         if (block.slab == nullptr) return free_direct(address, why);
-        Cache* const cache = cache_for_free(block.block().stream(), stream, why);
-        if (cache == nullptr) return false;
-        if (block.block().state() == State::lent) return free_lent(block, held, *cache, why);
-        if (!block.block().take_from_user()) {
+        if (!free_slowly(block, held, stream, full, why)) return false;
+    }
+    if (full.cache != nullptr) spill(full);
+    return true;
+}
+
+// With all that can come in between: streams seen for the first time, captures, other uses.
+bool Pool::free_slowly(BlockRef block, std::uint64_t bytes, const std::optional<StreamRef>& stream,
+                       Full& full, Failure& why) {
+    std::optional<Freeing> plan;
+    {
+        const std::lock_guard guard(lock_);
+        plan = plan_free(block, stream, why);
+    }
+    if (!plan) return false;
+    Cache* const cache = cache_of_number(plan->home, why);
+    if (cache == nullptr) return false;
+    const std::lock_guard guard(lock_);
+    const State to = plan->uses.empty() ? State::cached : State::held;
+    {
+        const Cache::Word word(*cache);
+        cache->make_room(block.slab->index);
+        if (!block.block().change(State::live, to) && !block.block().change(State::lent, to)) {
             why = Failure::bad_value("the block is not in use: freed twice?");
             return false;
         }
-        cache->take_for_sure();
-        take_back(*cache, block, held);
-        const bool over = cache->bytes > cache->most_bytes.load(std::memory_order_relaxed);
-        if (over || cache->ended || cache->most_blocks.load(std::memory_order_relaxed) == 0) {
-            full = {cache, block.slab->index, stream.has_value()};
+        if (to == State::cached) {
+            take_back(*cache, block, bytes);
+            if (is_over_bounds(*cache, block.slab->index)) {
+                full = {cache, block.slab->index, stream.has_value()};
+            }
+        } else {
+            count_free(*cache, bytes);
         }
-        cache->leave();
     }
-    if (full.cache != nullptr) spill(full);
+    if (nvtx_ != nullptr) mark_end_of_use(*cache, block);
+    if (to == State::held) {
+        lending_.hold(block, plan->home, std::move(plan->uses));
+        const SlowPathScope scope(call_, context_);
+        release_held(false);
+    }
     return true;
 }
 

@@ -33,6 +33,7 @@
 #include "pool/extents.h"
 #include "pool/keeper.h"
 #include "pool/lending.h"
+#include "pool/nvtx.h"
 #include "pool/pages.h"
 #include "pool/shelf.h"
 #include "pool/slabs.h"
@@ -59,6 +60,9 @@ class Pool {
     // No stream: that of the allocation. A given size must be the one asked for.
     bool free(std::uint64_t address, std::optional<std::uint64_t> bytes,
               std::optional<StreamRef> stream, Failure& why);
+    // Without a stream, for callers that know which one is current and lives: where it is that of
+    // the block, its handle is good.
+    bool free_beside(std::uint64_t address, const StreamRef& current, Failure& why);
     // The hot path alone, without lock and driver call. bytes 0: not given. slow: nothing was done,
     // and free() must follow, which also says why a block is refused. yes: the block is free; where
     // the cache is over its bounds, `full` says which bin and spill() must follow.
@@ -119,15 +123,12 @@ class Pool {
     // Streams are numbered as they come; captures apart, so that a block's number tells.
     static constexpr std::uint32_t kCaptureBit = Block::kMostStreams / 2;
     static bool is_capture(std::uint32_t number) { return (number & kCaptureBit) != 0; }
-    // A point of another stream, or another capture as a whole.
-    struct Use {
-        std::uint32_t stream = 0;
-        Marks::Number point = 0;
-    };
     struct Known {
         std::shared_ptr<Shelf> shelf;      // null: it has ended, and all its work is done
         std::shared_ptr<GraphLife> graph;  // of a capture
-        std::vector<Use> uses;             // of its blocks, by those who freed them elsewhere
+        std::uint64_t capture = 0;
+        CUstream handle = nullptr;  // may be dead, unless told
+        bool told = false;
     };
     struct StreamKey {
         std::uint64_t id, capture;
@@ -145,23 +146,32 @@ class Pool {
     // Hot paths, with an owner word.
     std::uint64_t hand_out(Cache& cache, BlockRef block, std::uint64_t bytes, ClassIndex index);
     void take_back(Cache& cache, BlockRef block, std::uint64_t bytes);
+    // What a tool is told, without an owner word: its locks are its own.
+    void mark_use(const Cache& cache, BlockRef block, std::uint64_t bytes);
+    void mark_end_of_use(const Cache& cache, BlockRef block);
     std::uint64_t find_live(std::uint64_t address, std::optional<std::uint64_t> given,
                             BlockRef& block, Failure& why);
     void count_free(Cache& cache, std::uint64_t bytes);
-    bool free_lent(BlockRef block, std::uint64_t bytes, Cache& cache, Failure& why);
+    struct Freeing {
+        std::uint32_t home = 0;  // the stream that has the block then
+        std::vector<Use> uses;   // awaited before
+    };
+    std::optional<Freeing> plan_free(BlockRef block, const std::optional<StreamRef>& stream,
+                                     Failure& why);
+    std::optional<StreamRef> stream_of_capture(std::uint32_t number);
+    void add_use(std::vector<Use>& uses, std::uint32_t number, bool given);
+    bool free_slowly(BlockRef block, std::uint64_t bytes, const std::optional<StreamRef>& stream,
+                     Full& full, Failure& why);
     bool order_in_capture(const StreamRef& use, const StreamRef& stream);
-    void release_held(bool wait);
+    bool release_held(bool wait);  // true: any
     std::uint64_t malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wait, Failure& why);
     bool free_direct(std::uint64_t address, Failure& why);
 
     // caches.cpp: streams, shelves and caches.
     Cache* cache_of(const StreamRef& stream, Failure& why);
-    Cache* cache_for_free(std::uint32_t owner, const std::optional<StreamRef>& stream,
-                          Failure& why);
+    Cache* cache_of_number(std::uint32_t number, Failure& why);
     std::optional<std::uint32_t> number_of(const StreamRef& stream, Failure& why);
     Known& known(std::uint32_t number);
-    void note_use(Known& capture, std::uint32_t by);
-    bool uses_are_over(Known& capture);
     Cache* make_cache(std::uint32_t number);
     void retire(Cache* cache);
     void set_bounds(Cache& cache, std::size_t caches_of_thread);
@@ -227,6 +237,7 @@ class Pool {
     const int fork_count_;
     void (*block_allocated_)(std::uint64_t, std::size_t, void*) = nullptr;  // the checker's, if any
     void (*block_freed_)(std::uint64_t, std::size_t, void*) = nullptr;
+    std::unique_ptr<NvtxMarks> nvtx_;     // null: off, or nobody listens
     double (*driver_clock_)() = nullptr;  // of a simulated GPU, nanoseconds
     std::uint64_t card_bytes_ = 0;
     std::unique_ptr<Addresses> addresses_;

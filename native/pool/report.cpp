@@ -53,8 +53,10 @@ bool Pool::configure(const Config& config, Failure& why) {
         why = Failure::closed();
         return false;
     }
-    if (config.background != config_.background) {
-        why = Failure::bad_value("background is decided when the pool is made");
+    const bool background = config.background != config_.background;
+    if (background || config.nvtx != config_.nvtx) {
+        why = Failure::bad_value(std::string(background ? "background" : "nvtx") +
+                                 " is decided when the pool is made");
         return false;
     }
     put_in_force(config);

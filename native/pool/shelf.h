@@ -40,6 +40,7 @@ class Shelf {
     Marks::Number last_mark = 0;
     std::uint64_t bytes = 0;
     std::uint64_t bytes_since_mark = 0;  // put here since the last
+    Marks::Number awaited = 0;           // a number without a mark that somebody waits for
     std::uint64_t hits = 0;              // requests served from here since the last reset
     std::uint64_t recorded = 0;          // marks likewise
     std::array<Bin, kClasses> bins;
@@ -49,6 +50,12 @@ class Shelf {
         bins[block.slab->index].blocks.push_back({block, ended ? last_mark : marks.open()});
         bytes += block.bytes();
         bytes_since_mark += block.bytes();
+    }
+    // So that as many puts of a class cannot fail.
+    void make_room(ClassIndex index, std::size_t count) {
+        auto& blocks = bins[index].blocks;
+        const std::size_t needed = blocks.size() + count;
+        if (needed > blocks.capacity()) blocks.reserve(std::max(needed, 2 * blocks.size()));
     }
     // The newest block of a class, for the stream itself.
     BlockRef take_newest(ClassIndex index) {
@@ -90,6 +97,7 @@ class Shelf {
         bin.leaving -= std::min(bin.leaving, count);
     }
     bool has_unmarked() const {
+        if (awaited != 0 && !marks.is_recorded(awaited) && !marks.has_passed(awaited)) return true;
         if (bytes_since_mark == 0) return false;
         for (const Bin& bin : bins) {
             if (!bin.blocks.empty() && !marks.is_recorded(bin.blocks.back().mark)) return true;
@@ -119,6 +127,14 @@ class Shelf {
         const Marks::Number point = marks.open();
         if (stream.capture == 0 && names_the_stream_here()) record();
         return point;
+    }
+    // The point up to which the stream holds work now. Where its handle cannot be used it gets its
+    // mark when somebody can.
+    Marks::Number point_now(bool given) {
+        if (ended) return last_mark;
+        if (given || can_mark()) return mark_point_here();
+        awaited = marks.open();
+        return awaited;
     }
     // Whether the work before a point is done. Never waits.
     bool is_past(Marks::Number point) {

@@ -24,7 +24,10 @@ BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, 
     }
     const SlowPathScope scope(call_, context_);
     mark_while_given(cache);
-    release_held(false);
+    if (release_held(false)) {
+        const BlockRef own = take_from_shelf(cache, index);
+        if (own.slab != nullptr) return own;
+    }
     // For the one that is handed out, while it is nobody's.
     BlockRef block;
     const auto found = [&](BlockRef one, std::uint64_t Stats::* counter) {
@@ -86,14 +89,14 @@ BlockRef Pool::take_idle(Cache& cache, ClassIndex index) {
         first = slabs_->take(index);
     }
     if (first.slab == nullptr) return {};
-    cache.take_for_sure();
+    const Cache::Word word(cache);
     for (std::size_t more = cache.ended ? 0 : room_for(cache, index); more > 0; --more) {
+        if (!cache.try_to_make_room(index)) break;
         const BlockRef block = slabs_->take(index);
         if (block.slab == nullptr) break;
         block.block().set(State::cached, cache.number, 0);
         cache.push(block);
     }
-    cache.leave();
     return first;
 }
 
@@ -113,6 +116,7 @@ BlockRef Pool::adopt(Extent extent) {
 
 void Pool::give_idle(BlockRef block) {
     Slab& slab = *block.slab;
+    if (nvtx_ != nullptr) nvtx_->remove_block(block.address(), block.bytes());  // of a graph
     if (!slab.large) {
         if (slabs_->give(block)) free_segments(false);
         return;
@@ -369,7 +373,7 @@ bool Pool::free_direct(std::uint64_t address, Failure& why) {
         block = *found;
         direct_.remove(address);
     }
-    Cache* const cache = cache_for_free(block.stream, {}, why);
+    Cache* const cache = cache_of_number(block.stream, why);
     const SlowPathScope scope(call_, context_);
     const CUresult result = cache == nullptr ? CUDA_SUCCESS : call_.cuMemFree_v2(address);
     if (cache == nullptr || result != CUDA_SUCCESS) {

@@ -59,8 +59,10 @@ void Pool::decay() {
         Shelf& shelf = *cache->shelf;
         const std::lock_guard guard(shelf.lock);
         if (shelf.ended) continue;
-        cache->take_for_sure();
-        for (Cache::Bin& bin : cache->bins) {
+        const Cache::Word word(*cache);
+        for (ClassIndex index = 0; index < kClasses; ++index) {
+            Cache::Bin& bin = cache->bins[index];
+            shelf.make_room(index, bin.low);
             const auto end = bin.blocks.begin() + static_cast<std::ptrdiff_t>(bin.low);
             for (auto each = bin.blocks.begin(); each != end; ++each) {
                 cache->bytes -= each->bytes();
@@ -70,7 +72,6 @@ void Pool::decay() {
             bin.blocks.erase(bin.blocks.begin(), end);
             bin.low = bin.blocks.size();
         }
-        cache->leave();
     }
     for (Known& each : streams_) {
         if (each.shelf == nullptr) continue;

@@ -26,6 +26,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -214,11 +215,35 @@ struct alignas(64) Cache {
         }
     }
     void leave() { taken.store(false, std::memory_order_release); }
+    // The word, for as long as a scope lasts.
+    class Word {
+      public:
+        explicit Word(Cache& cache) : cache_(cache) { cache_.take_for_sure(); }
+        ~Word() { cache_.leave(); }
+        Word(const Word&) = delete;
+        Word& operator=(const Word&) = delete;
+
+      private:
+        Cache& cache_;
+    };
     bool has_ended() {
-        take_for_sure();
-        const bool result = ended;
-        leave();
-        return result;
+        const Word word(*this);
+        return ended;
+    }
+    // So that the next push of this class cannot fail.
+    void make_room(ClassIndex index) {
+        auto& blocks = bins[index].blocks;
+        if (blocks.size() == blocks.capacity()) blocks.reserve(2 * blocks.size() + 8);
+    }
+
+    // The same where it is no loss if it fails: the host has no memory.
+    bool try_to_make_room(ClassIndex index) noexcept {
+        try {
+            make_room(index);
+            return true;
+        } catch (const std::bad_alloc&) {
+            return false;
+        }
     }
 
     void push(BlockRef block) {

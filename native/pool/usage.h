@@ -55,7 +55,7 @@ class Usage {
     // With the owner word, after `live` fell: what is far above it is given back.
     void fall(Cache& cache) {
         const std::int64_t surplus = cache.allowance - cache.live;
-        if (surplus <= cache.allowance / 4 + 4 * kSlack) [[likely]]
+        if (surplus <= 4 * (part_of(cache) + kSlack)) [[likely]]
             return;
         const std::int64_t given = surplus / 2;
         cache.allowance -= given;

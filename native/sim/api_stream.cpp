@@ -31,6 +31,23 @@ CUresult ask(CallId id, void* site, CUstream handle, const void* out, Body body)
     });
 }
 
+// Two questions that an H200 refuses to answer of a capturing stream, and which break its capture.
+template <class Body>
+CUresult ask_outside_captures(CallId id, void* site, CUstream handle, const void* out, Body body) {
+    return run(id, site, Needs::stream, 0, [&](Call& call) -> CUresult {
+        std::shared_ptr<Stream> stream;
+        const CUresult found = call.find(handle, stream, Purpose::ask);
+        if (found != CUDA_SUCCESS) return found;
+        if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+        if (stream->capture != nullptr) {
+            Captures::invalidate(*stream->capture);
+            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+        body(*stream);
+        return CUDA_SUCCESS;
+    });
+}
+
 // The streams that are idle when this one is: the legacy stream stands for all blocking ones. Held,
 // because another thread may destroy one while this one waits.
 std::vector<std::shared_ptr<Stream>> streams_behind(Call& call, Stream& stream) {
@@ -173,8 +190,8 @@ SIM_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned i
 }
 
 SIM_EXPORT CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
-    return ask(CallId::cuStreamGetId, SIM_RETURN_ADDRESS, stream, id,
-               [&](Call&, Stream& found) { *id = found.id; });
+    return ask_outside_captures(CallId::cuStreamGetId, SIM_RETURN_ADDRESS, stream, id,
+                                [&](Stream& found) { *id = found.id; });
 }
 
 SIM_EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
@@ -184,8 +201,8 @@ SIM_EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
 }
 
 SIM_EXPORT CUresult cuStreamGetFlags(CUstream stream, unsigned int* flags) {
-    return ask(CallId::cuStreamGetFlags, SIM_RETURN_ADDRESS, stream, flags,
-               [&](Call&, Stream& found) { *flags = found.flags; });
+    return ask_outside_captures(CallId::cuStreamGetFlags, SIM_RETURN_ADDRESS, stream, flags,
+                                [&](Stream& found) { *flags = found.flags; });
 }
 
 SIM_EXPORT CUresult cuStreamGetPriority(CUstream stream, int* priority) {

@@ -20,6 +20,7 @@ struct Bench {
 
     struct Held {
         std::uint64_t address, bytes;
+        StreamRef stream;
     };
 
     void take(std::uint64_t bytes, const StreamRef& stream, int count = 1) {
@@ -32,15 +33,16 @@ struct Bench {
                 continue;
             }
             card.try_to_use(address, bytes, stream);
-            live.push_back({address, bytes});
+            live.push_back({address, bytes, stream});
         }
     }
-    // Every second one, or all; on the stream of their allocation, or on a given one. What the
-    // driver refuses to take stays live.
-    void give(bool all = true, std::optional<StreamRef> stream = {}) {
+    // Every second one, or all; given: with their stream. What the driver refuses to take stays
+    // live.
+    void give(bool all = true, bool given = false) {
         std::vector<Held> kept;
         for (std::size_t i = 0; i < live.size(); ++i) {
             Failure why;
+            const auto stream = given ? std::optional(live[i].stream) : std::nullopt;
             if ((!all && i % 2 == 0) || !pool->free(live[i].address, live[i].bytes, stream, why)) {
                 kept.push_back(live[i]);
             }

@@ -122,7 +122,7 @@ inline const Path kPaths[] = {
      nothing,
      [](Bench& b) {
          b.take(kSmall, b.raw, 8);
-         b.give(true, b.raw);
+         b.give(true, true);
      }},
     {"spill of a stream of ours, and from its shelf", "cuEventRecord", with([](Config& c) {
          c.thread_cache_max_blocks = 2;

@@ -177,6 +177,124 @@ TEST(what_is_handed_out_in_a_capture_is_the_graphs_while_it_lives) {
     check_order(card);
 }
 
+// A graph that sets a block of its own, and the block.
+struct Captured {
+    Captured(const Card& card, Pool& pool, StreamRef stream, std::uint64_t bytes) {
+        CHECK_EQUAL(graphs::begin_capture(stream.handle), CUDA_SUCCESS);
+        CHECK_EQUAL(identify(card.call, stream), CUDA_SUCCESS);
+        address = must_malloc(pool, bytes, stream);
+        card.use(address, bytes, stream);
+        graph = graphs::end_and_instantiate(stream.handle);
+    }
+    std::uint64_t address = 0;
+    CUgraphExec graph = nullptr;
+};
+
+// Takes blocks on a stream and uses them: one that it should not have is a report.
+void take_many(const Card& card, Pool& pool, std::uint64_t bytes, const StreamRef& stream) {
+    std::vector<std::uint64_t> blocks;
+    for (int i = 0; i < 20; ++i) {
+        blocks.push_back(must_malloc(pool, bytes, stream));
+        card.use(blocks.back(), bytes, stream);
+    }
+    for (const std::uint64_t block : blocks) must_free(pool, block);
+}
+
+TEST(a_lent_block_is_held_until_the_other_stream_is_past) {
+    for (const bool told : {true, false}) {
+        const Card card;
+        const auto pool = open_pool(card);
+        const StreamRef owner = card.stream(true), other = card.stream(told);
+        const std::uint64_t address = must_malloc(*pool, 3 * kMiB, owner);
+        card.order(owner, other);
+        Failure why;
+        CHECK(pool->also_used_on(address, other, why));
+        card.occupy(other);
+        card.use(address, 3 * kMiB, other);
+        must_free(*pool, address);
+        pool->step();
+        CHECK_EQUAL(pool->stats().waiting, 4 * kMiB);
+        take_many(card, *pool, 3 * kMiB, owner);
+        gpu::sim().advance(2 * kSecond);
+        pool->trim(true);
+        CHECK_EQUAL(pool->stats().reserved, std::uint64_t{0});
+        check_order(card);
+    }
+}
+
+TEST(a_block_lent_to_a_raw_stream_that_is_gone_comes_back_with_a_wait_for_the_card) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef owner = card.stream(true), other = card.stream(false);
+    const std::uint64_t address = must_malloc(*pool, 3 * kMiB, owner);
+    Failure why;
+    CHECK(pool->also_used_on(address, other, why));
+    CHECK_EQUAL(card.call.cuStreamDestroy_v2(other.handle), CUDA_SUCCESS);
+    gpu::sim().reset_call_counts();
+    must_free(*pool, address);
+    pool->step();
+    CHECK_EQUAL(card.calls("cuStreamIsCapturing") + card.calls("cuEventRecord"), std::uint64_t{0});
+    CHECK_EQUAL(pool->trim(true), 4 * kMiB);
+    check_order(card);
+}
+
+TEST(a_graphs_block_freed_outside_waits_for_that_use) {
+    for (const bool destroyed_first : {false, true}) {
+        for (const bool given : {false, true}) {
+            const Card card;
+            const auto pool = open_pool(card);
+            const StreamRef stream = card.stream(true), other = card.stream(true);
+            const Captured captured(card, *pool, stream, 3 * kMiB);
+            CHECK_EQUAL(graphs::launch(captured.graph, stream.handle), CUDA_SUCCESS);
+            if (destroyed_first) {
+                CHECK_EQUAL(graphs::destroy(captured.graph), CUDA_SUCCESS);
+                gpu::sim().advance(kSecond);
+                pool->step();
+            }
+            card.occupy(stream);
+            card.use(captured.address, 3 * kMiB, stream);
+            must_free(*pool, captured.address, given ? std::optional(stream) : std::nullopt);
+            if (!destroyed_first) CHECK_EQUAL(graphs::destroy(captured.graph), CUDA_SUCCESS);
+            pool->step();
+            take_many(card, *pool, 3 * kMiB, other);
+            pool->trim(false);
+            gpu::sim().advance(3 * kSecond);
+            pool->step();
+            pool->trim(true);
+            CHECK_EQUAL(pool->stats().reserved, std::uint64_t{0});
+            check_order(card);
+        }
+    }
+}
+
+TEST(a_plain_block_freed_inside_a_capture_is_its_streams_when_the_graph_is_gone) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef stream = card.stream(true), other = card.stream(true);
+    const std::uint64_t address = must_malloc(*pool, 3 * kMiB, stream);
+    card.occupy(stream);
+    card.use(address, 3 * kMiB, stream);
+    StreamRef capturing = stream;
+    CHECK_EQUAL(graphs::begin_capture(stream.handle), CUDA_SUCCESS);
+    CHECK_EQUAL(identify(card.call, capturing), CUDA_SUCCESS);
+    must_free(*pool, address, capturing);
+    const std::uint64_t inside = must_malloc(*pool, 3 * kMiB, capturing);
+    CHECK(inside != address);
+    card.use(inside, 3 * kMiB, capturing);
+    const CUgraphExec graph = graphs::end_and_instantiate(stream.handle);
+    CHECK_EQUAL(graphs::launch(graph, other.handle), CUDA_SUCCESS);
+    take_many(card, *pool, 3 * kMiB, other);
+    must_free(*pool, inside);
+    CHECK_EQUAL(graphs::destroy(graph), CUDA_SUCCESS);
+    pool->step();
+    take_many(card, *pool, 3 * kMiB, other);
+    gpu::sim().advance(3 * kSecond);
+    pool->step();
+    pool->trim(true);
+    CHECK_EQUAL(pool->stats().reserved, std::uint64_t{0});
+    check_order(card);
+}
+
 TEST(what_is_freed_while_another_thread_waits_for_the_card_is_not_taken_for_done) {
     const Card card;
     Config config;

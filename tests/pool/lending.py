@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from vramkit import Pool
 from vramkit.driver import Device, Stream
 
@@ -11,10 +9,6 @@ from .support import MIB, take_all
 
 SIZE = 4 * MIB
 SECOND = 10**9
-
-# The pool tells the checker of a free while the other streams still work, which reads as a race;
-# that it should not is a test of its own.
-UNCHECKED = pytest.mark.sim(checker=False)
 
 
 def used_on_both(

@@ -9,10 +9,8 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device, Driver, Simulator, Stream
 
-from .lending import SECOND, SIZE, UNCHECKED, is_held, lent, taken_by, used_on_both
+from .lending import SECOND, SIZE, is_held, lent, taken_by, used_on_both
 from .support import MIB, calls
-
-pytestmark = UNCHECKED
 
 # Held, and released
 
@@ -96,7 +94,6 @@ def test_released_it_is_the_owners_again(
     pool.free(again)
 
 
-@pytest.mark.xfail(strict=True, reason="it is released after the shelf was looked at")
 def test_a_request_that_finds_the_other_stream_past_has_the_block(
     pool: Pool, device: Device, owner: Stream, other: Stream
 ) -> None:
@@ -211,8 +208,6 @@ def test_straight_from_the_driver_the_free_waits_for_all_streams(
 
 
 @pytest.mark.sim_only
-@pytest.mark.sim(checker=True)
-@pytest.mark.xfail(strict=True, reason="the checker is told of the free before the release")
 def test_the_checker_has_nothing_to_say(
     pool: Pool, driver: Driver, device: Device, owner: Stream, other: Stream
 ) -> None:
@@ -229,7 +224,6 @@ def test_the_checker_has_nothing_to_say(
 
 
 @pytest.mark.sim_only
-@pytest.mark.sim(checker=True)
 @pytest.mark.expects_reports
 def test_without_it_a_race_is_reported(
     pool: Pool, driver: Driver, device: Device, owner: Stream, other: Stream

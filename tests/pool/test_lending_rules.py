@@ -10,10 +10,8 @@ from vramkit import Pool
 from vramkit.driver import ClosedError, Device, Simulator, Stream
 
 from .graphs import Graphs
-from .lending import SIZE, UNCHECKED, is_held, lent, taken_by
+from .lending import SIZE, is_held, lent, taken_by
 from .support import Foreign, all_ended, run
-
-pytestmark = UNCHECKED
 
 # Streams that end
 

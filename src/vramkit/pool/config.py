@@ -12,7 +12,10 @@ MIB = 1 << 20
 
 
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pool can be told. The defaults need no change; all but background may change later."""
+    """What a pool can be told. The defaults need no change.
+
+    All but background and nvtx may change later.
+    """
 
     alignment: int = 256
     """Of every block, in bytes: a power of two, 256 to 65536."""
@@ -44,6 +47,8 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks above 1 MiB: pooled, or straight from cuMemAlloc and by cuMemFree, which waits."""
     background: bool = True
     """A thread of the pool does what step() does."""
+    nvtx: bool = False
+    """Tell tools which blocks are in use, so that compute-sanitizer sees what lies outside them."""
 
     def __post_init__(self) -> None:
         for name in (
