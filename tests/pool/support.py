@@ -43,7 +43,7 @@ def calls(sim: Simulator) -> dict[str, int]:
 
 
 def segment_bytes(device: Device) -> int:
-    """What a pool takes from the driver at a time for blocks below 2 MiB."""
+    """What a pool without a limit takes from the driver at a time for blocks below 2 MiB."""
     part = device.memory_info().total // 1024
     return min(max(part - part % (2 * MIB), 2 * MIB), 32 * MIB)
 
