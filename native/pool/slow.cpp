@@ -175,7 +175,8 @@ std::uint64_t Pool::may_grow() const {
 
 // About a thousandth of what there is: few growths serve a large pool, and no program notices one.
 std::uint64_t Pool::next_segment_bytes() const {
-    const std::uint64_t most = config_.limit > 0 ? std::min(config_.limit, card_bytes_) : card_bytes_;
+    const std::uint64_t most =
+        config_.limit > 0 ? std::min(config_.limit, card_bytes_) : card_bytes_;
     return std::clamp(most / 1024 / kPage * kPage, kPage, Segment::kMost);
 }
 
@@ -245,6 +246,8 @@ BlockRef Pool::put_together(Cache& cache, ClassIndex index, std::uint64_t bytes,
     }
     const std::uint64_t before = extents_->mapped();
     std::optional<Extent> extent = extents_->compose(exact, may_grow(), why);
+    // Where nothing moves, what is idle may be long enough with the holes beside it.
+    if (!extent && addresses_->have_memory()) return anew(extents_->idle());
     if (!extent) return {};
     if (extents_->mapped() > before) note_growth();
     if (extent->bytes > most) {

@@ -1,4 +1,4 @@
-"""What a tool is told through NVTX: heaps are the mappings, regions the blocks in use."""
+"""What a tool is told through NVTX: the heap is the pool's memory, regions the blocks in use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from capi.support import compiler_of
 
 from vramkit import Pool
-from vramkit.driver import Device, Driver, Stream
+from vramkit.driver import Device, Driver, OutOfMemoryError, Stream
 
 from .graphs import Graphs
 from .support import MIB, Foreign, all_ended, run
@@ -22,6 +22,8 @@ from .support import MIB, Foreign, all_ended, run
 SOURCE = Path(__file__).parent / "programs" / "nvtx_tool.cpp"
 NATIVE = Path(__file__).parents[2] / "native"
 VARIABLE = "NVTX_INJECTION64_PATH"
+LIMIT = 256 * MIB
+PAGE = 2 * MIB
 SIZES = [4, 1000, 60_000, MIB, 3 * MIB + 4, 20 * MIB]
 
 
@@ -84,7 +86,7 @@ def tool(built: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tool]:
 
 @pytest.fixture
 def marked(tool: Tool, device: Device) -> Iterator[Pool]:
-    with Pool(device=device, background=False, nvtx=True) as pool:
+    with Pool(device=device, background=False, nvtx=True, limit=LIMIT) as pool:
         yield pool
     assert (tool.heaps, tool.regions) == ({}, {})
 
@@ -110,36 +112,98 @@ def test_the_blocks_in_use_are_the_regions(marked: Pool, tool: Tool, streams: li
     assert tool.regions == {}
 
 
-def test_the_heaps_are_the_mappings(marked: Pool, tool: Tool) -> None:
-    assert tool.heaps == {}
-    blocks = [marked.malloc(size) for size in (1000, 3 * MIB, 20 * MIB)]
+def test_the_heap_is_one_allocation_of_the_limit(
+    marked: Pool, tool: Tool, device: Device, streams: list[Stream]
+) -> None:
     heaps = tool.heaps
-    assert len(heaps) == 3
-    assert sum(heaps.values()) == marked.stats().reserved
+    assert list(heaps.values()) == [LIMIT + PAGE]  # a page more, to begin at a page
+    (start,) = heaps
+    free = device.memory_info().free
+    assert marked.stats().reserved == 0
+    blocks = [marked.malloc(size, streams[0]) for size in (1000, 3 * MIB, 20 * MIB)]
+    assert marked.stats().reserved == PAGE + 2 * PAGE + 10 * PAGE
+    assert all(start <= address < start + LIMIT + PAGE for address in blocks)
     for address in blocks:
         marked.free(address)
-    assert tool.heaps == heaps  # idle, and nobody's to touch
-    marked.release_all()
-    assert tool.heaps == {}
+    assert marked.release_all() == 13 * PAGE
+    assert marked.stats().reserved == 0
+    assert (tool.heaps, device.memory_info().free) == (heaps, free)
 
 
-def test_a_block_on_several_mappings_is_a_region_on_each(
+def test_all_of_the_limit_can_be_had_and_no_more(
+    marked: Pool, tool: Tool, streams: list[Stream]
+) -> None:
+    for size in (2 * MIB, 64 * MIB, LIMIT):
+        blocks = [marked.malloc(size, streams[0]) for _ in range(LIMIT // size)]
+        assert tool.regions == dict.fromkeys(blocks, size)
+        with pytest.raises(OutOfMemoryError, match=r"The limit is 256 MiB. Raise limit=, or free"):
+            marked.malloc(2 * MIB, streams[0])
+        for address in blocks:
+            marked.free(address)
+    assert marked.check_invariants() == ""
+
+
+def test_a_block_over_neighbours_is_one_region(
     tool: Tool, device: Device, streams: list[Stream]
 ) -> None:
     with Pool(device=device, background=False, nvtx=True, limit=16 * MIB) as pool:
-        blocks = [pool.malloc(2 * MIB, streams[0]) for _ in range(8)]
+        blocks = sorted(pool.malloc(2 * MIB, streams[0]) for _ in range(8))
+        for address in blocks[2:6]:
+            pool.free(address)
+        assert pool.malloc(8 * MIB - 4, streams[0]) == blocks[2]
+        rest = dict.fromkeys(blocks[:2] + blocks[6:], 2 * MIB)
+        assert tool.regions == rest | {blocks[2]: 8 * MIB - 4}
+        for address in tool.regions:
+            pool.free(address)
+
+
+def test_nothing_moves(tool: Tool, device: Device, streams: list[Stream]) -> None:
+    with Pool(device=device, background=False, nvtx=True, limit=16 * MIB) as pool:
+        blocks = sorted(pool.malloc(2 * MIB, streams[0]) for _ in range(8))
         for address in blocks[::2]:
             pool.free(address)
-        joined = pool.malloc(8 * MIB - 4, streams[0])
-        assert pool.stats().remap_hits == 1
-        parts = {at: size for at, size in tool.regions.items() if at not in blocks}
-        assert sorted(parts) == [joined + i * 2 * MIB for i in range(4)]
-        assert [parts[at] for at in sorted(parts)] == [2 * MIB] * 3 + [2 * MIB - 4]
-        pool.free(joined)
-        assert tool.regions == dict.fromkeys(blocks[1::2], 2 * MIB)
-        for address in blocks[1::2]:
+        with pytest.raises(OutOfMemoryError):
+            pool.malloc(4 * MIB, streams[0])
+        assert pool.defragment() == 0
+        again = [pool.malloc(2 * MIB, streams[0]) for _ in range(4)]
+        assert sorted(again) == blocks[::2]
+        assert pool.stats().moved == 0
+        assert pool.check_invariants() == ""
+        for address in blocks:
             pool.free(address)
-    assert tool.heaps == {}
+
+
+def test_idle_memory_serves_with_the_hole_beside_it(
+    tool: Tool, device: Device, streams: list[Stream]
+) -> None:
+    with Pool(device=device, background=False, nvtx=True, limit=8 * MIB) as pool:
+        first, second = (pool.malloc(2 * MIB, streams[0]) for _ in range(2))
+        assert second == first + 2 * MIB
+        pool.free(second)
+        assert pool.malloc(6 * MIB, streams[0]) == second
+        assert tool.regions == {first: 2 * MIB, second: 6 * MIB}
+        pool.free(first)
+        pool.free(second)
+
+
+def test_it_needs_a_limit_that_stays(tool: Tool, device: Device, marked: Pool) -> None:
+    calls = tool.calls
+    with pytest.raises(ValueError, match="nvtx=True needs limit=: compute-sanitizer knows"):
+        Pool(device=device, nvtx=True)
+    for limit in (None, LIMIT - PAGE, LIMIT + PAGE):
+        with pytest.raises(ValueError, match="limit is decided when the pool is made with nvtx"):
+            marked.configure(limit=limit)
+    assert marked.config.limit == LIMIT
+    marked.configure(limit=LIMIT, decay_ms=None)
+    assert tool.calls == calls
+
+
+def test_a_limit_above_the_card_is_refused_at_once(tool: Tool, device: Device) -> None:
+    free, card = device.memory_info().free, device.memory_info().total
+    calls = tool.calls
+    with pytest.raises(OutOfMemoryError, match=f"takes the limit of {2 * card} bytes at once"):
+        Pool(device=device, nvtx=True, limit=2 * card)
+    assert (device.memory_info().free, tool.calls) == (free, calls)
 
 
 def test_a_block_that_others_use_too_is_free_when_it_is_freed(
@@ -173,7 +237,7 @@ def test_what_is_freed_in_a_capture_stays_in_use_while_its_graph_lives(
     graph.close()
     assert all_ended(marked)
     assert tool.regions == {}
-    assert address in tool.heaps  # idle, and mapped still
+    assert marked.stats().idle > 0
 
 
 @pytest.mark.parametrize("size", [1000, 3 * MIB])
@@ -228,25 +292,10 @@ def test_a_graphs_block_freed_elsewhere_stays_in_use_until_it_is_idle(
     assert tool.regions == {}
 
 
-@pytest.mark.sim_only
-def test_a_mapping_that_the_driver_keeps_stays_a_heap(
-    marked: Pool, tool: Tool, driver: Driver
-) -> None:
-    assert driver.sim is not None
-    marked.free(marked.malloc(4 * MIB))
-    heaps = tool.heaps
-    driver.sim.inject("cuMemUnmap", code=1)
-    marked.release_all()
-    assert tool.heaps == heaps
-    address = marked.malloc(4 * MIB)
-    assert tool.regions == {address: 4 * MIB}
-    marked.free(address)
-
-
 def test_blocks_straight_from_the_driver_are_the_drivers_to_tell(
     tool: Tool, device: Device
 ) -> None:
-    with Pool(device=device, background=False, nvtx=True, large="direct") as pool:
+    with Pool(device=device, background=False, nvtx=True, limit=LIMIT, large="direct") as pool:
         calls = tool.calls
         pool.free(pool.malloc(4 * MIB))
         assert tool.calls == calls
@@ -267,16 +316,14 @@ def test_regions_match_live_blocks_with_threads(marked: Pool, tool: Tool, device
 
     run(*(lambda number=number: work(number) for number in range(4)))
     everything = {address: size for live in kept for address, size in live.items()}
-    found = tool.regions
-    assert sum(found.values()) == sum(everything.values())
-    assert found.keys() >= everything.keys()
+    assert tool.regions == everything
     for address in everything:
         marked.free(address)
     assert tool.regions == {}
 
 
 def test_a_pool_that_goes_takes_its_marks_along(tool: Tool, device: Device) -> None:
-    pool = Pool(device=device, background=False, nvtx=True)
+    pool = Pool(device=device, background=False, nvtx=True, limit=LIMIT)
     pool.malloc(1000)
     pool.malloc(3 * MIB)
     assert len(tool.regions) == 2
@@ -289,7 +336,7 @@ def test_a_reset_of_the_driver_takes_the_marks_along(
     tool: Tool, device: Device, driver: Driver
 ) -> None:
     assert driver.sim is not None
-    pool = Pool(device=device, background=False, nvtx=True)
+    pool = Pool(device=device, background=False, nvtx=True, limit=LIMIT)
     pool.malloc(1000)
     driver.sim.reset()
     assert (tool.heaps, tool.regions) == ({}, {})
@@ -320,7 +367,7 @@ def test_it_is_decided_when_the_pool_is_made(pool: Pool, marked: Pool) -> None:
 def test_without_a_tool_the_pool_works_as_ever(path: str | None) -> None:
     program = (
         "from vramkit import Pool\n"
-        "with Pool(nvtx=True) as pool:\n"
+        "with Pool(nvtx=True, limit=64 << 20) as pool:\n"
         "    assert pool.config.nvtx\n"
         "    for size in (1000, 3 << 20): pool.free(pool.malloc(size))\n"
     )
