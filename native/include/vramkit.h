@@ -77,7 +77,7 @@ typedef struct vramkit_pool_options {
     int enable_stats;                 /* count allocations, frees and their bytes; 1 */
     int enable_defrag;                /* join idle memory in the background; 1 */
     int background;                   /* a thread of the pool does what vramkit_step does; 1 */
-    int nvtx;                         /* tell compute-sanitizer which blocks are in use; 0 */
+    int nvtx;                         /* tell compute-sanitizer what is in use; needs limit; 0 */
 } vramkit_pool_options;
 
 void vramkit_pool_options_init(vramkit_pool_options* options);

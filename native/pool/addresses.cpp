@@ -19,11 +19,20 @@ std::unique_ptr<Addresses> Addresses::reserve(const DriverTable& call, std::uint
     if (failed(call.cuMemAddressReserve(&base, bytes, kPage, 0, 0), "cuMemAddressReserve", why)) {
         return nullptr;
     }
-    return std::unique_ptr<Addresses>(new Addresses(call, base, bytes));
+    return std::unique_ptr<Addresses>(new Addresses(call, base, bytes, 0));
 }
 
-Addresses::Addresses(const DriverTable& call, std::uint64_t base, std::uint64_t bytes)
-    : call_(call), base_(base), bytes_(bytes) {
+std::unique_ptr<Addresses> Addresses::allocate(const DriverTable& call, std::uint64_t bytes,
+                                               Failure& why) {
+    CUdeviceptr start = 0;
+    // The driver promises no alignment to a page: one more makes room for it.
+    if (failed(call.cuMemAlloc_v2(&start, bytes + kPage), "cuMemAlloc_v2", why)) return nullptr;
+    return std::unique_ptr<Addresses>(new Addresses(call, round_up(start, kPage), bytes, start));
+}
+
+Addresses::Addresses(const DriverTable& call, std::uint64_t base, std::uint64_t bytes,
+                     CUdeviceptr allocation)
+    : call_(call), base_(base), bytes_(bytes), allocation_(allocation) {
     add(base, base + bytes);
 }
 
@@ -62,8 +71,10 @@ void Addresses::give(std::uint64_t address, std::uint64_t bytes) {
 }
 
 void Addresses::release() {
-    if (bytes_ > 0 && call_.cuMemAddressFree(base_, bytes_) != CUDA_SUCCESS) return;
-    forget();
+    if (bytes_ == 0) return;
+    const CUresult result =
+        have_memory() ? call_.cuMemFree_v2(allocation_) : call_.cuMemAddressFree(base_, bytes_);
+    if (result == CUDA_SUCCESS) forget();
 }
 
 void Addresses::forget() {

@@ -1,4 +1,7 @@
-// The pool's addresses: one reservation, and the holes in it.
+// The pool's addresses: one range, and the holes in it.
+//
+// The range is a reservation, where memory is mapped, or, for tools that know no other memory
+// (nvtx.h), one allocation of the driver.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +22,19 @@ class Addresses {
     // then hardly ever matters.
     static std::unique_ptr<Addresses> reserve(const DriverTable& call, std::uint64_t card_bytes,
                                               Failure& why);
+    // `bytes` with their memory, by one cuMemAlloc.
+    static std::unique_ptr<Addresses> allocate(const DriverTable& call, std::uint64_t bytes,
+                                               Failure& why);
     ~Addresses() { release(); }
     Addresses(const Addresses&) = delete;
     Addresses& operator=(const Addresses&) = delete;
 
     std::uint64_t base() const { return base_; }
     std::uint64_t bytes() const { return bytes_; }  // 0: given back
+    // Memory is behind them all: none is mapped, and none moves.
+    bool have_memory() const { return allocation_ != 0; }
+    std::uint64_t allocation() const { return allocation_; }  // its start, at or below base()
+    std::uint64_t allocation_bytes() const { return bytes_ + kPage; }
 
     // The start of the smallest hole that fits, then the lowest. 0: none fits.
     std::uint64_t take(std::uint64_t bytes);
@@ -33,22 +43,24 @@ class Addresses {
     void give(std::uint64_t address, std::uint64_t bytes);
     const std::map<std::uint64_t, std::uint64_t>& holes() const { return holes_; }  // begin -> end
 
-    // Gives the reservation back; nothing may be mapped in it. Where the driver refuses, the end
-    // tries again.
+    // Gives the range back; nothing may be mapped in it. Where the driver refuses, the end tries
+    // again.
     void release();
-    // The driver no longer knows the reservation.
+    // The driver no longer knows the range.
     void forget();
 
   private:
     using Holes = std::map<std::uint64_t, std::uint64_t>;
 
-    Addresses(const DriverTable& call, std::uint64_t base, std::uint64_t bytes);
+    Addresses(const DriverTable& call, std::uint64_t base, std::uint64_t bytes,
+              CUdeviceptr allocation);
     void add(std::uint64_t begin, std::uint64_t end);
     Holes::iterator remove(Holes::iterator hole);
 
     const DriverTable& call_;
     std::uint64_t base_;
     std::uint64_t bytes_;
+    const CUdeviceptr allocation_;  // 0: a reservation
     Holes holes_;
     std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;  // bytes, begin
 };

@@ -72,6 +72,7 @@ std::vector<Place> Extents::choose(std::uint64_t bytes) const {
 }
 
 std::uint64_t Extents::join(std::uint64_t at_least, Failure& why) {
+    if (addresses_.have_memory()) return 0;
     if (largest_idle() >= at_least || idle_bytes_ < at_least) return 0;
     const auto [largest_bytes, largest] = *by_size_.rbegin();
     const std::uint64_t behind = largest + largest_bytes;

@@ -28,7 +28,7 @@ struct Config {
     Classes classes = Classes::fine;
     Large large = Large::pool;
     bool background = true;  // a thread of the pool does what step() does
-    bool nvtx = false;       // tell tools which blocks are in use (nvtx.h)
+    bool nvtx = false;       // tell tools which blocks are in use (nvtx.h); needs a limit
 };
 
 struct Stats {

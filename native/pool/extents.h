@@ -3,7 +3,7 @@
 // An extent is contiguous for its user, whatever handles it is made of. One that is idle is joined
 // with its idle neighbours and may be cut between handles, both without a driver call. Where no
 // idle extent is long enough, idle handles are mapped a second time, side by side at a new place,
-// and the old places are unmapped later.
+// and the old places are unmapped later. Where the addresses have memory nothing moves.
 //
 // Equations, tested by Extents::check:
 //   extent.bytes     = sum of its pieces
@@ -47,8 +47,8 @@ struct Extent {
 // held.
 class Extents {
   public:
-    Extents(const DriverTable& call, int device, Addresses& addresses, NvtxMarks* marks = nullptr)
-        : addresses_(addresses), mappings_(call, device, addresses, marks) {}
+    Extents(const DriverTable& call, int device, Addresses& addresses)
+        : addresses_(addresses), mappings_(call, device, addresses) {}
     // Gives idle memory back to the driver, whatever it says. What was handed out must have been
     // destroyed or given before.
     ~Extents();
@@ -72,7 +72,7 @@ class Extents {
     std::optional<Extent> compose(std::uint64_t bytes, std::uint64_t may_create, Failure& why);
     // Makes one idle extent of all idle pieces, where none has `at_least` bytes and together they
     // have. The largest stays where it is if the addresses behind it are free. Returns the bytes
-    // moved; 0: nothing to do, or the driver's failure, and nothing has changed.
+    // moved; 0: nothing to do or to move, or the driver's failure, and nothing has changed.
     std::uint64_t join(std::uint64_t at_least, Failure& why);
     // Tries to unmap `at_most` old places of moved pieces. True: none are left. One that the driver
     // refuses stays on the list.

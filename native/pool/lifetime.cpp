@@ -26,6 +26,12 @@ Pool::Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, const 
 std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUcontext context,
                                  const Config& config, Failure& why) {
     if (!is_valid(config, why)) return nullptr;
+    if (config.nvtx && config.limit == 0) {
+        why = Failure::bad_value(
+            "nvtx=True needs limit=: compute-sanitizer knows sub-allocations only in memory of "
+            "cuMemAlloc, which the pool then takes at once");
+        return nullptr;
+    }
     // In a forked child the pool stays for ever: its thread is not there, its locks may be held by
     // threads that are not, and the driver is the parent's.
     std::shared_ptr<Pool> pool(new Pool(std::move(driver), device, context, config), [](Pool* one) {
@@ -39,16 +45,27 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
         return nullptr;
     }
     pool->card_bytes_ = card;
-    pool->addresses_ = Addresses::reserve(pool->call_, card, why);
-    if (pool->addresses_ == nullptr) return nullptr;
+    pool->addresses_ = config.nvtx
+                           ? Addresses::allocate(pool->call_, round_up(config.limit, kPage), why)
+                           : Addresses::reserve(pool->call_, card, why);
+    if (pool->addresses_ == nullptr) {
+        if (config.nvtx && why.kind == Failure::Kind::out_of_memory) {
+            why.message = "nvtx=True takes the limit of " + std::to_string(config.limit) +
+                          " bytes at once, and the card has not as much free: lower limit=";
+        }
+        return nullptr;
+    }
     pool->pages_ = Pages::over(pool->addresses_->base(), pool->addresses_->bytes());
     if (pool->pages_ == nullptr) {
+        pool->addresses_->release();  // while the context is current
         why = Failure::bad_value("no host memory for the pool's table of addresses");
         return nullptr;
     }
-    if (config.nvtx) pool->nvtx_ = NvtxMarks::make();
-    pool->extents_ =
-        std::make_unique<Extents>(pool->call_, device, *pool->addresses_, pool->nvtx_.get());
+    if (config.nvtx) {
+        pool->nvtx_ =
+            NvtxMarks::make(pool->addresses_->allocation(), pool->addresses_->allocation_bytes());
+    }
+    pool->extents_ = std::make_unique<Extents>(pool->call_, device, *pool->addresses_);
     pool->slabs_ = std::make_unique<Slabs>(*pool->pages_, pool->records_);
     // From here on other threads may tell it of streams.
     register_pool(pool->id_, *pool);
@@ -75,7 +92,7 @@ Pool::~Pool() {
     caches_.clear();
     events_.drop();
     extents_ = nullptr;
-    addresses_->release();
+    give_addresses_back();
 }
 
 std::uint64_t Pool::trim(bool wait) {
@@ -111,7 +128,7 @@ bool Pool::close(Failure& why) {
         // pool.
         if (extents_->mapped() == 0) {
             pages_->shut();
-            addresses_->release();
+            give_addresses_back();
         }
     }
     keeper_.stop();
@@ -127,6 +144,11 @@ void Pool::abandon() {
         if (nvtx_ != nullptr) nvtx_->clear();
     }
     keeper_.stop();
+}
+
+void Pool::give_addresses_back() {
+    if (nvtx_ != nullptr) nvtx_->clear();  // a tool has no heap in memory that is gone
+    addresses_->release();
 }
 
 void Pool::forget_driver() {

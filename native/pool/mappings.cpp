@@ -15,6 +15,15 @@ Mappings::~Mappings() {
 }
 
 std::optional<Piece> Mappings::create(std::uint64_t bytes, Failure& why) {
+    if (addresses_.have_memory()) {
+        const Piece part{addresses_.take(bytes), bytes};
+        if (part.handle == 0) {
+            note_shortage("", why);
+            return std::nullopt;
+        }
+        created_ += bytes;
+        return part;
+    }
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_};
@@ -27,6 +36,11 @@ std::optional<Piece> Mappings::create(std::uint64_t bytes, Failure& why) {
 }
 
 std::uint64_t Mappings::map(std::span<const Piece> pieces, Failure& why) {
+    if (addresses_.have_memory()) {
+        if (pieces.size() == 1) return pieces.front().handle;
+        note_shortage("", why);
+        return 0;
+    }
     std::uint64_t bytes = 0;
     for (const Piece& piece : pieces) bytes += piece.bytes;
     std::uint64_t address = addresses_.take(bytes);
@@ -57,11 +71,6 @@ bool Mappings::map_at(std::uint64_t address, std::span<const Piece> pieces, Fail
                                  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     if (mapped == pieces.size() &&
         !failed(call_.cuMemSetAccess(begin, end - begin, &access, 1), "cuMemSetAccess", why)) {
-        address = begin;
-        for (const Piece& piece : pieces) {
-            if (marks_ != nullptr) marks_->add_heap(address, piece.bytes);
-            address += piece.bytes;
-        }
         return true;
     }
     if (address < end) addresses_.give(address, end - address);
@@ -75,11 +84,8 @@ bool Mappings::map_at(std::uint64_t address, std::span<const Piece> pieces, Fail
 }
 
 bool Mappings::unmap(const Place& place) {
-    const bool marked = marks_ != nullptr && marks_->remove_heap(place.address);
-    if (call_.cuMemUnmap(place.address, place.piece.bytes) != CUDA_SUCCESS) {
-        if (marked) marks_->add_heap(place.address, place.piece.bytes);
-        return false;
-    }
+    if (addresses_.have_memory()) return true;  // release() gives it back
+    if (call_.cuMemUnmap(place.address, place.piece.bytes) != CUDA_SUCCESS) return false;
     addresses_.give(place.address, place.piece.bytes);
     return true;
 }
@@ -105,6 +111,11 @@ bool Mappings::unmap_old(std::size_t at_most) {
 }
 
 bool Mappings::release(const Piece& piece) {
+    if (addresses_.have_memory()) {
+        addresses_.give(piece.handle, piece.bytes);
+        created_ -= piece.bytes;
+        return true;
+    }
     const bool gone = !has_old_place(piece) && call_.cuMemRelease(piece.handle) == CUDA_SUCCESS;
     if (gone) {
         created_ -= piece.bytes;

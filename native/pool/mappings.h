@@ -4,6 +4,9 @@
 // A handle is created, mapped at one place or for a time at two, and released. Costs on an H200, a
 // handle: create 15 us, map 1, set access 30, unmap 20, release 19; one call over n handles costs n
 // times as much. None of them waits for kernels.
+//
+// Where the addresses have memory, a handle is a part of them, named by its address: it is there
+// from create() to release() without a driver call, and has no second place.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +19,6 @@
 
 #include "pool/addresses.h"
 #include "pool/failure.h"
-#include "pool/nvtx.h"
 
 namespace vramkit::pool {
 
@@ -37,9 +39,8 @@ inline constexpr std::size_t kEveryPlace = std::numeric_limits<std::size_t>::max
 // Called with the pool's lock held.
 class Mappings {
   public:
-    // marks: who is told of every mapping; may be null.
-    Mappings(const DriverTable& call, int device, Addresses& addresses, NvtxMarks* marks)
-        : call_(call), device_(device), addresses_(addresses), marks_(marks) {}
+    Mappings(const DriverTable& call, int device, Addresses& addresses)
+        : call_(call), device_(device), addresses_(addresses) {}
     // Unmaps the old places and releases what was left unreleased, whatever the driver says.
     ~Mappings();
     Mappings(const Mappings&) = delete;
@@ -48,7 +49,7 @@ class Mappings {
     // A new handle, mapped nowhere yet.
     std::optional<Piece> create(std::uint64_t bytes, Failure& why);
     // Maps the pieces side by side for reading and writing, and returns where. 0: none is mapped
-    // there, or is and became an old place.
+    // there, or is and became an old place. Out of memory for several that cannot move.
     std::uint64_t map(std::span<const Piece> pieces, Failure& why);
     // The same at addresses that the caller has taken; they are given back on failure.
     bool map_at(std::uint64_t address, std::span<const Piece> pieces, Failure& why);
@@ -78,7 +79,6 @@ class Mappings {
     const DriverTable& call_;
     int device_;
     Addresses& addresses_;
-    NvtxMarks* marks_;
     std::uint64_t created_ = 0;
     std::deque<Place> old_;
     std::unordered_map<CUmemGenericAllocationHandle, std::uint32_t> places_left_;  // old ones

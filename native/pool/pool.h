@@ -226,6 +226,7 @@ class Pool {
     void put_in_force(const Config& config);
     std::string explain(std::uint64_t bytes, const Failure& cause);
 
+    void give_addresses_back();
     void forget_driver();
     void tell_checker_of_free(const Cache& cache, std::uint64_t address, std::uint64_t bytes);
 

@@ -59,6 +59,10 @@ bool Pool::configure(const Config& config, Failure& why) {
                                  " is decided when the pool is made");
         return false;
     }
+    if (config.nvtx && config.limit != config_.limit) {
+        why = Failure::bad_value("limit is decided when the pool is made with nvtx=True");
+        return false;
+    }
     put_in_force(config);
     if (config_.background && extents_->mapped() > 0) keeper_.wake();
     return true;

@@ -246,6 +246,8 @@ BlockRef Pool::put_together(Cache& cache, ClassIndex index, std::uint64_t bytes,
     }
     const std::uint64_t before = extents_->mapped();
     std::optional<Extent> extent = extents_->compose(exact, may_grow(), why);
+    // Where nothing moves, what is idle may be long enough with the holes beside it.
+    if (!extent && addresses_->have_memory()) return anew(extents_->idle());
     if (!extent) return {};
     if (extents_->mapped() > before) note_growth();
     if (extent->bytes > most) {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from vramkit import Pool
 from vramkit.driver import Device, Driver, Simulator, Stream
 
+from . import nvtx
 from .graphs import Graphs
 
 
@@ -61,3 +63,24 @@ def owner(streams: list[Stream]) -> Stream:
 def other(streams: list[Stream]) -> Stream:
     """The one they are lent to."""
     return streams[1]
+
+
+@pytest.fixture(scope="session")
+def built_tool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return nvtx.build(tmp_path_factory.mktemp("nvtx"))
+
+
+@pytest.fixture
+def tool(built_tool: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[nvtx.Tool]:
+    """Loaded by the first pool that wants one. All that was said must be well said."""
+    monkeypatch.setenv(nvtx.VARIABLE, str(built_tool))
+    made = nvtx.Tool(built_tool)
+    yield made
+    assert made.fault == ""
+
+
+@pytest.fixture
+def marked(tool: nvtx.Tool, device: Device) -> Iterator[Pool]:
+    with Pool(device=device, background=False, nvtx=True, limit=nvtx.LIMIT) as pool:
+        yield pool
+    assert (tool.heaps, tool.regions) == ({}, {})

@@ -1,92 +1,19 @@
-"""What a tool is told through NVTX: heaps are the mappings, regions the blocks in use."""
+"""What a tool is told through NVTX of blocks: those in use are regions of the pool's memory."""
 
 from __future__ import annotations
 
-import ctypes
-import os
 import random
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from capi.support import compiler_of
 
 from vramkit import Pool
 from vramkit.driver import Device, Driver, Stream
 
 from .graphs import Graphs
+from .nvtx import LIMIT, Tool
 from .support import MIB, Foreign, all_ended, run
 
-SOURCE = Path(__file__).parent / "programs" / "nvtx_tool.cpp"
-NATIVE = Path(__file__).parents[2] / "native"
-VARIABLE = "NVTX_INJECTION64_PATH"
 SIZES = [4, 1000, 60_000, MIB, 3 * MIB + 4, 20 * MIB]
-
-
-class Range(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("address", ctypes.c_uint64)]
-
-
-class Tool:
-    """Our own tool, as the pool knows it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._library = ctypes.CDLL(str(path))
-        self._library.tool_fault.restype = ctypes.c_char_p
-        self._library.tool_calls.restype = ctypes.c_uint64
-
-    def _ranges(self, which: str) -> dict[int, int]:
-        room = (Range * 4096)()
-        count = self._library[which](room, len(room))
-        assert count <= len(room)
-        return {each.address: each.size for each in room[:count]}
-
-    @property
-    def heaps(self) -> dict[int, int]:
-        return self._ranges("tool_heaps")
-
-    @property
-    def regions(self) -> dict[int, int]:
-        return self._ranges("tool_regions")
-
-    @property
-    def calls(self) -> int:
-        count: int = self._library.tool_calls()
-        return count
-
-    @property
-    def fault(self) -> str:
-        text: bytes = self._library.tool_fault()
-        return text.decode()
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("nvtx") / "tool.so"
-    flags = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", f"-I{NATIVE}"]
-    command = [compiler_of(SOURCE), *flags, str(SOURCE), "-o", str(path)]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (made.returncode, made.stderr) == (0, "")
-    return path
-
-
-@pytest.fixture
-def tool(built: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tool]:
-    """Loaded by the first pool that wants one. All that was said must be well said."""
-    monkeypatch.setenv(VARIABLE, str(built))
-    made = Tool(built)
-    yield made
-    assert made.fault == ""
-
-
-@pytest.fixture
-def marked(tool: Tool, device: Device) -> Iterator[Pool]:
-    with Pool(device=device, background=False, nvtx=True) as pool:
-        yield pool
-    assert (tool.heaps, tool.regions) == ({}, {})
 
 
 def test_the_blocks_in_use_are_the_regions(marked: Pool, tool: Tool, streams: list[Stream]) -> None:
@@ -108,38 +35,6 @@ def test_the_blocks_in_use_are_the_regions(marked: Pool, tool: Tool, streams: li
     for address in again:
         marked.free(address, stream=streams[1])
     assert tool.regions == {}
-
-
-def test_the_heaps_are_the_mappings(marked: Pool, tool: Tool) -> None:
-    assert tool.heaps == {}
-    blocks = [marked.malloc(size) for size in (1000, 3 * MIB, 20 * MIB)]
-    heaps = tool.heaps
-    assert len(heaps) == 3
-    assert sum(heaps.values()) == marked.stats().reserved
-    for address in blocks:
-        marked.free(address)
-    assert tool.heaps == heaps  # idle, and nobody's to touch
-    marked.release_all()
-    assert tool.heaps == {}
-
-
-def test_a_block_on_several_mappings_is_a_region_on_each(
-    tool: Tool, device: Device, streams: list[Stream]
-) -> None:
-    with Pool(device=device, background=False, nvtx=True, limit=16 * MIB) as pool:
-        blocks = [pool.malloc(2 * MIB, streams[0]) for _ in range(8)]
-        for address in blocks[::2]:
-            pool.free(address)
-        joined = pool.malloc(8 * MIB - 4, streams[0])
-        assert pool.stats().remap_hits == 1
-        parts = {at: size for at, size in tool.regions.items() if at not in blocks}
-        assert sorted(parts) == [joined + i * 2 * MIB for i in range(4)]
-        assert [parts[at] for at in sorted(parts)] == [2 * MIB] * 3 + [2 * MIB - 4]
-        pool.free(joined)
-        assert tool.regions == dict.fromkeys(blocks[1::2], 2 * MIB)
-        for address in blocks[1::2]:
-            pool.free(address)
-    assert tool.heaps == {}
 
 
 def test_a_block_that_others_use_too_is_free_when_it_is_freed(
@@ -173,7 +68,7 @@ def test_what_is_freed_in_a_capture_stays_in_use_while_its_graph_lives(
     graph.close()
     assert all_ended(marked)
     assert tool.regions == {}
-    assert address in tool.heaps  # idle, and mapped still
+    assert marked.stats().idle > 0
 
 
 @pytest.mark.parametrize("size", [1000, 3 * MIB])
@@ -228,25 +123,10 @@ def test_a_graphs_block_freed_elsewhere_stays_in_use_until_it_is_idle(
     assert tool.regions == {}
 
 
-@pytest.mark.sim_only
-def test_a_mapping_that_the_driver_keeps_stays_a_heap(
-    marked: Pool, tool: Tool, driver: Driver
-) -> None:
-    assert driver.sim is not None
-    marked.free(marked.malloc(4 * MIB))
-    heaps = tool.heaps
-    driver.sim.inject("cuMemUnmap", code=1)
-    marked.release_all()
-    assert tool.heaps == heaps
-    address = marked.malloc(4 * MIB)
-    assert tool.regions == {address: 4 * MIB}
-    marked.free(address)
-
-
 def test_blocks_straight_from_the_driver_are_the_drivers_to_tell(
     tool: Tool, device: Device
 ) -> None:
-    with Pool(device=device, background=False, nvtx=True, large="direct") as pool:
+    with Pool(device=device, background=False, nvtx=True, limit=LIMIT, large="direct") as pool:
         calls = tool.calls
         pool.free(pool.malloc(4 * MIB))
         assert tool.calls == calls
@@ -267,16 +147,15 @@ def test_regions_match_live_blocks_with_threads(marked: Pool, tool: Tool, device
 
     run(*(lambda number=number: work(number) for number in range(4)))
     everything = {address: size for live in kept for address, size in live.items()}
-    found = tool.regions
-    assert sum(found.values()) == sum(everything.values())
-    assert found.keys() >= everything.keys()
+    assert tool.regions == everything
+    assert marked.check_invariants() == ""
     for address in everything:
         marked.free(address)
     assert tool.regions == {}
 
 
 def test_a_pool_that_goes_takes_its_marks_along(tool: Tool, device: Device) -> None:
-    pool = Pool(device=device, background=False, nvtx=True)
+    pool = Pool(device=device, background=False, nvtx=True, limit=LIMIT)
     pool.malloc(1000)
     pool.malloc(3 * MIB)
     assert len(tool.regions) == 2
@@ -289,7 +168,7 @@ def test_a_reset_of_the_driver_takes_the_marks_along(
     tool: Tool, device: Device, driver: Driver
 ) -> None:
     assert driver.sim is not None
-    pool = Pool(device=device, background=False, nvtx=True)
+    pool = Pool(device=device, background=False, nvtx=True, limit=LIMIT)
     pool.malloc(1000)
     driver.sim.reset()
     assert (tool.heaps, tool.regions) == ({}, {})
@@ -303,35 +182,3 @@ def test_without_the_setting_nobody_is_told(pool: Pool, tool: Tool, streams: lis
         pool.free(address)
     pool.release_all()
     assert tool.calls == calls
-
-
-def test_it_is_decided_when_the_pool_is_made(pool: Pool, marked: Pool) -> None:
-    for each in (pool, marked):
-        before = each.config
-        with pytest.raises(ValueError, match="nvtx is decided when the pool is made"):
-            each.configure(nvtx=not before.nvtx)
-        assert each.config == before
-
-
-@pytest.mark.sim_only
-@pytest.mark.parametrize(
-    "path", [None, "", "/does/not/exist.so", "libm.so.6"], ids=["none", "empty", "gone", "no tool"]
-)
-def test_without_a_tool_the_pool_works_as_ever(path: str | None) -> None:
-    program = (
-        "from vramkit import Pool\n"
-        "with Pool(nvtx=True) as pool:\n"
-        "    assert pool.config.nvtx\n"
-        "    for size in (1000, 3 << 20): pool.free(pool.malloc(size))\n"
-    )
-    kept = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    given = {} if path is None else {VARIABLE: path}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=kept | given | {"VRAMKIT_DRIVER": "sim"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -55,7 +55,7 @@ def test_a_clean_program_has_no_finding(sanitizer: list[str], marks: list[str]) 
 @pytest.mark.parametrize("mistake", ["overrun", "freed"])
 def test_what_touches_free_memory_is_found_by_the_marks(sanitizer: list[str], mistake: str) -> None:
     status, text = outcome(sanitizer, "cuda", mistake)
-    assert status == 0, text  # the memory is mapped: nothing to see without them
+    assert status == 0, text  # the memory is the pool's: nothing to see without them
     status, text = outcome(sanitizer, "cuda", mistake, "nvtx")
     assert status == FOUND, text
     assert "Invalid __global__ write of size 4 bytes" in text

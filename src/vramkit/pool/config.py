@@ -14,7 +14,7 @@ MIB = 1 << 20
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a pool can be told. The defaults need no change.
 
-    All but background and nvtx may change later.
+    All but background and nvtx may change later, and with nvtx all but limit too.
     """
 
     alignment: int = 256
@@ -48,7 +48,10 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     background: bool = True
     """A thread of the pool does what step() does."""
     nvtx: bool = False
-    """Tell tools which blocks are in use, so that compute-sanitizer sees what lies outside them."""
+    """Tell tools which blocks are in use, so that compute-sanitizer sees what lies outside them.
+
+    Needs limit: the pool takes all of it from the driver at once, and keeps it to its end.
+    """
 
     def __post_init__(self) -> None:
         for name in (
