@@ -167,7 +167,7 @@ class Pool {
     std::uint64_t malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wait, Failure& why);
     bool free_direct(std::uint64_t address, Failure& why);
 
-    // caches.cpp: streams, shelves and caches.
+    // caches.cpp and shelves.cpp: streams, shelves and caches.
     Cache* cache_of(const StreamRef& stream, Failure& why);
     Cache* cache_of_number(std::uint32_t number, Failure& why);
     std::optional<std::uint32_t> number_of(const StreamRef& stream, Failure& why);

@@ -1,0 +1,112 @@
+// Shelves of streams: what is done becomes anybody's, and streams and captures end.
+#include <utility>
+#include <vector>
+
+#include "pool/pool.h"
+#include "pool/scopes.h"
+
+namespace vramkit::pool {
+namespace {
+
+constexpr std::size_t kAll = ~std::size_t{0};
+
+}  // namespace
+
+// From a shelf, whose lock is held, to idle memory: the oldest blocks whose work is done.
+void Pool::collect(Shelf& shelf, ClassIndex index, std::size_t most) {
+    std::vector<BlockRef> blocks;
+    shelf.take_passed(index, most, blocks);
+    for (const BlockRef& block : blocks) give_idle(block);
+}
+
+// Whatever is done, of all shelves; or everything, at the price of a wait on the host.
+void Pool::collect_all(Wait wait) {
+    std::vector<std::pair<Shelf*, Marks::Number>> unmarked;
+    bool captured = false;
+    release_held(wait != Wait::no);
+    const auto each_shelf = [&](auto visit) {
+        for (Known& each : streams_) {
+            if (each.shelf == nullptr) continue;
+            const std::lock_guard guard(each.shelf->lock);
+            visit(*each.shelf);
+        }
+    };
+    each_shelf([&](Shelf& shelf) {
+        shelf.mark();
+        wait == Wait::no ? shelf.marks.ask() : static_cast<void>(shelf.marks.wait());
+        captured |= wait == Wait::for_card && shelf.is_captured();
+        // Other threads go on: only what is here now is waited for below.
+        if (wait == Wait::for_card && shelf.has_unmarked()) {
+            unmarked.emplace_back(&shelf, shelf.marks.close());
+        }
+    });
+    // Blocks of raw streams that nobody spoke of lately: their handles may mean anything by now,
+    // and only the whole card can be waited for. That would break every capture of the context.
+    const bool awaited = wait == Wait::for_card && lending_.bytes_awaiting_card() > 0;
+    if ((!unmarked.empty() || awaited) && !captured && call_.cuCtxSynchronize() == CUDA_SUCCESS) {
+        for (const auto& [shelf, number] : unmarked) {
+            const std::lock_guard guard(shelf->lock);
+            shelf->marks.pass(number);
+        }
+        lending_.card_is_done();
+        // What was held is on its shelf now, and goes the way of the others.
+        if (release_held(false)) return collect_all(wait);
+    }
+    each_shelf([&](Shelf& shelf) {
+        for (ClassIndex index = 0; index < kClasses; ++index) collect(shelf, index, kAll);
+    });
+    drop_ended();
+}
+
+// Graphs that are gone end their captures; ended streams whose work is done need no shelf.
+void Pool::drop_ended() {
+    for (std::size_t i = 0; i < captures_.size(); ++i) {
+        Known& capture = captures_[i];
+        if (capture.shelf == nullptr || !capture.graph->over()) continue;
+        end_shelf(static_cast<std::uint32_t>(i) | kCaptureBit);
+        const std::lock_guard guard(capture.shelf->lock);
+        capture.shelf->marks.pass_all();
+    }
+    const auto drop = [&](Known& each) {
+        if (each.shelf == nullptr || !each.shelf->ended) return;
+        {
+            Shelf& shelf = *each.shelf;
+            const std::lock_guard guard(shelf.lock);
+            shelf.marks.ask();
+            if (!shelf.marks.has_passed(shelf.last_mark)) return;
+            for (ClassIndex index = 0; index < kClasses; ++index) collect(shelf, index, kAll);
+            slow_.shelf_hits += shelf.hits;
+            slow_.marks += shelf.recorded;
+        }
+        each.shelf = nullptr;
+    };
+    for (const std::uint32_t number : ending_) drop(known(number));
+    std::erase_if(ending_, [&](std::uint32_t number) { return known(number).shelf == nullptr; });
+}
+
+// Nothing new comes from the stream; caches of it pass on what is still freed.
+void Pool::end_shelf(std::uint32_t number) {
+    Shelf& shelf = *known(number).shelf;
+    for (const auto& cache : caches_) {
+        if (cache->number == number) drain(*cache, true);
+    }
+    const std::lock_guard guard(shelf.lock);
+    shelf.end();
+    numbers_.erase({shelf.stream.id, shelf.stream.capture});
+    ending_.push_back(number);
+}
+
+void Pool::stream_closing(std::uint64_t id, CUstream handle) {
+    const std::lock_guard guard(lock_);
+    // Captures that were made on it go by its handle.
+    for (Known& each : captures_) {
+        if (each.handle == handle) each.told = false;
+    }
+    const auto found = numbers_.find({id, 0});
+    if (closed() || found == numbers_.end()) return;
+    const SlowPathScope scope(call_, context_);
+    end_shelf(found->second);
+    drop_ended();
+}
+
+}  // namespace vramkit::pool
