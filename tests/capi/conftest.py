@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from ctypes import CDLL, POINTER, c_char_p, c_int, c_size_t, c_void_p
 
 import pytest
 
 import vramkit
-from vramkit.driver import Device, Driver
+from vramkit.driver import Device, Driver, Stream
 
 CURRENT_STREAM = ctypes.CFUNCTYPE(c_void_p)
 
@@ -46,3 +47,9 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
     return loaded
+
+
+@pytest.fixture
+def own(device: Device) -> Iterator[Stream]:
+    with device.stream() as stream:
+        yield stream

@@ -45,12 +45,6 @@ def graphs(driver: Driver) -> Iterator[Graphs]:
 
 
 @pytest.fixture
-def own(device: Device) -> Iterator[Stream]:
-    with device.stream() as stream:
-        yield stream
-
-
-@pytest.fixture
 def other(device: Device) -> Iterator[Stream]:
     with device.stream() as stream:
         yield stream

@@ -32,12 +32,6 @@ def torch(library: CDLL, device: Device) -> Iterator[CDLL]:
 
 
 @pytest.fixture
-def own(device: Device) -> Iterator[Stream]:
-    with device.stream() as stream:
-        yield stream
-
-
-@pytest.fixture
 def second(device: Device) -> Iterator[Stream]:
     with device.stream() as stream:
         yield stream

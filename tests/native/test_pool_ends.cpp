@@ -150,7 +150,8 @@ TEST(several_may_stop_the_background_thread_and_each_finds_it_over) {
         Keeper keeper([&]() -> std::int64_t {
             begun = true;
             while (stopping < 3) std::this_thread::yield();
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            // All three have turns in which one that did not wait for the end would return.
+            for (int turn = 0; turn < 1000; ++turn) std::this_thread::yield();
             over = true;
             return std::int64_t{1} << 40;
         });

@@ -96,33 +96,6 @@ def test_a_closed_stream(pool: Pool, device: Device) -> None:
     pool.free(address)
 
 
-@pytest.mark.parametrize("stream", [7, "stream", 0, object()])
-def test_things_that_are_no_streams(pool: Pool, stream: object) -> None:
-    address = pool.malloc(4096)
-    for call in (lambda: pool.malloc(4096, stream), lambda: pool.free(address, stream=stream)):
-        with pytest.raises(TypeError, match="a stream is a vramkit Stream or an object with"):
-            call()
-    pool.free(address)
-
-
-@pytest.mark.sim_only
-@pytest.mark.sim(devices=2)
-def test_a_stream_of_another_device(pool: Pool, driver: Driver) -> None:
-    address = pool.malloc(4096)
-    with driver.device(1).stream() as stream:
-
-        class Foreign:
-            def __cuda_stream__(self) -> tuple[int, int]:
-                return stream.__cuda_stream__()
-
-        for given, words in ((stream, "another device"), (Foreign(), "another context")):
-            with pytest.raises(ValueError, match=words):
-                pool.malloc(4096, given)
-            with pytest.raises(ValueError, match=words):
-                pool.free(address, stream=given)
-    pool.free(address)
-
-
 @pytest.mark.sim_only
 def test_a_handle_that_is_no_stream(pool: Pool) -> None:
     class Wrong:
