@@ -1,6 +1,5 @@
-// Idle extents that move: their handles are mapped anew, side by side, and leave their old places.
+// Idle memory that moves: its handles are mapped anew, side by side, and leave their old places.
 #include <algorithm>
-#include <iterator>
 #include <limits>
 
 #include "pool/extents.h"
@@ -11,16 +10,11 @@ namespace vramkit::pool {
 std::optional<Extent> Extents::compose(std::uint64_t bytes, std::uint64_t may_create,
                                        Failure& why) {
     const std::vector<Place> chosen = choose(bytes);
+    std::vector<Piece> pieces;
     Extent made;
     for (const Place& place : chosen) {
-        made.pieces.push_back(place.piece);
+        pieces.push_back(place.piece);
         made.bytes += place.piece.bytes;
-    }
-    if (made.bytes >= bytes && chosen.size() == 1) {
-        made.address = chosen.front().address;
-        const auto source = std::prev(idle_.upper_bound(made.address));
-        sift(source->first, [&](const Place& place) { return place.address == made.address; });
-        return made;
     }
     std::optional<Piece> rest;
     if (made.bytes < bytes) {
@@ -30,33 +24,30 @@ std::optional<Extent> Extents::compose(std::uint64_t bytes, std::uint64_t may_cr
         }
         rest = mappings_.create(bytes - made.bytes, why);
         if (!rest) return std::nullopt;
-        made.pieces.push_back(*rest);
+        pieces.push_back(*rest);
         made.bytes = bytes;
     }
-    made.address = mappings_.map(made.pieces, why);
+    made.address = mappings_.map(pieces, why);
     if (made.address == 0) {
         if (rest) mappings_.release(*rest);
         return std::nullopt;
     }
     leave(chosen);
+    enter(made.address, pieces);
     return made;
 }
 
 std::vector<Place> Extents::choose(std::uint64_t bytes) const {
     std::vector<Place> places;
-    std::optional<Place> larger;  // the smallest that covers `bytes` alone and is larger
     std::uint64_t sum = 0;
     for (const auto& [address, idle] : idle_) {
-        idle.extent.each_place([&](const Place& place) {
-            if (place.piece.bytes <= bytes) {
-                places.push_back(place);
-                sum += place.piece.bytes;
-            } else if (!larger || place.piece.bytes < larger->piece.bytes) {
-                larger = place;
-            }
+        each_whole(idle.extent, [&](const Place& place) {
+            if (place.piece.bytes > bytes) return;
+            places.push_back(place);
+            sum += place.piece.bytes;
         });
     }
-    if (sum < bytes) return larger ? std::vector<Place>{*larger} : places;
+    if (sum < bytes) return places;
     std::ranges::stable_sort(places, std::ranges::greater{},
                              [](const Place& place) { return place.piece.bytes; });
     std::uint64_t rest = bytes;
@@ -71,46 +62,59 @@ std::vector<Place> Extents::choose(std::uint64_t bytes) const {
     return places;
 }
 
-std::uint64_t Extents::join(std::uint64_t at_least, Failure& why) {
+std::uint64_t Extents::join(Failure& why) {
     if (addresses_.have_memory()) return 0;
-    if (largest_idle() >= at_least || idle_bytes_ < at_least) return 0;
-    const auto [largest_bytes, largest] = *by_size_.rbegin();
-    const std::uint64_t behind = largest + largest_bytes;
-    const bool stays = addresses_.take_at(behind, idle_bytes_ - largest_bytes);
-    Idle joined{{}, std::numeric_limits<std::int64_t>::min()};
-    std::vector<Place> moved;
+    const Idle* most = nullptr;  // the extent with the most idle handles
+    std::uint64_t most_bytes = 0, all_bytes = 0;
+    std::int64_t since = std::numeric_limits<std::int64_t>::min();
     for (const auto& [address, idle] : idle_) {
-        if (stays && address == largest) continue;
-        joined.since = std::max(joined.since, idle.since);
-        joined.extent.bytes += idle.extent.bytes;
-        idle.extent.each_place([&](const Place& place) {
+        std::uint64_t bytes = 0;
+        each_whole(idle.extent, [&](const Place& place) { bytes += place.piece.bytes; });
+        if (bytes == 0) continue;
+        all_bytes += bytes;
+        since = std::max(since, idle.since);
+        if (bytes <= most_bytes) continue;
+        most = &idle;
+        most_bytes = bytes;
+    }
+    if (all_bytes == most_bytes) return 0;
+    const std::uint64_t behind = most->extent.end();
+    const bool stays = addresses_.take_at(behind, all_bytes - most_bytes);
+    std::vector<Place> moved;
+    std::vector<Piece> pieces;
+    for (const auto& [address, idle] : idle_) {
+        if (stays && &idle == most) continue;
+        each_whole(idle.extent, [&](const Place& place) {
             moved.push_back(place);
-            joined.extent.pieces.push_back(place.piece);
+            pieces.push_back(place.piece);
         });
     }
-    if (stays) {
-        const bool done = mappings_.map_at(behind, joined.extent.pieces, why);
-        joined.extent.address = done ? behind : 0;
-    } else {
-        joined.extent.address = mappings_.map(joined.extent.pieces, why);
+    std::uint64_t to = behind;
+    if (!stays) {
+        to = mappings_.map(pieces, why);
+    } else if (!mappings_.map_at(behind, pieces, why)) {
+        to = 0;
     }
-    if (joined.extent.address == 0) return 0;
-    const std::uint64_t bytes = joined.extent.bytes;
-    leave(std::move(moved));
-    give(std::move(joined.extent), joined.since);
+    if (to == 0) return 0;
+    const std::uint64_t bytes = stays ? all_bytes - most_bytes : all_bytes;
+    leave(moved);
+    enter(to, pieces);
+    give({to, bytes}, since);
     return bytes;
 }
 
-void Extents::leave(std::vector<Place> places) {
-    std::ranges::sort(places, {}, &Place::address);
-    for (auto next = places.begin(); next != places.end();) {
-        const auto source = std::prev(idle_.upper_bound(next->address));
-        sift(source->first, [&](const Place& place) {
-            if (next == places.end() || next->address != place.address) return false;
-            mappings_.leave(place);
-            ++next;
-            return true;
-        });
+void Extents::leave(const std::vector<Place>& places) {
+    for (const Place& place : places) {
+        cut_out({place.address, place.piece.bytes});
+        places_.erase(place.address);
+        mappings_.leave(place);
+    }
+}
+
+void Extents::enter(std::uint64_t address, const std::vector<Piece>& pieces) {
+    for (const Piece& piece : pieces) {
+        places_.emplace(address, piece);
+        address += piece.bytes;
     }
 }
 

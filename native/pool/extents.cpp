@@ -2,39 +2,21 @@
 #include "pool/extents.h"
 
 #include <algorithm>
-#include <iterator>
-#include <tuple>
 
 namespace vramkit::pool {
 namespace {
 
-// Neighbouring pieces of an extent.
-struct Run {
-    std::uint64_t address = 0;
-    std::uint64_t bytes = 0;
-};
-
-// The run of the fewest bytes, but `least` of them; of several the lowest. The extent has as many.
-Run smallest_run(const Extent& extent, std::uint64_t least) {
-    Run best{extent.address, extent.bytes};
-    Run window{extent.address, 0};
-    auto first = extent.pieces.begin();
-    for (const Piece& piece : extent.pieces) {
-        window.bytes += piece.bytes;
-        while (window.bytes - first->bytes >= least) {
-            window.address += first->bytes;
-            window.bytes -= first->bytes;
-            ++first;
-        }
-        if (window.bytes >= least && window.bytes < best.bytes) best = window;
-    }
-    return best;
-}
+// Extents that are looked at for a run between borders, before a handle is cut.
+constexpr int kLooks = 8;
 
 }  // namespace
 
 Extents::~Extents() {
-    while (!idle_.empty()) destroy(remove(idle_.begin()->first).extent);
+    for (const auto& [address, piece] : places_) {
+        const Place place{address, piece};
+        if (!mappings_.unmap(place)) mappings_.leave(place);
+        mappings_.release(piece);
+    }
 }
 
 std::optional<Extent> Extents::create(std::uint64_t bytes, Failure& why) {
@@ -45,81 +27,79 @@ std::optional<Extent> Extents::create(std::uint64_t bytes, Failure& why) {
         mappings_.release(*piece);
         return std::nullopt;
     }
-    return Extent{address, bytes, {*piece}};
+    places_.emplace(address, *piece);
+    return Extent{address, bytes};
 }
 
 void Extents::give(Extent extent, std::int64_t now) {
-    Idle whole{std::move(extent), now};
-    const auto append = [](Extent& front, const Extent& back) {
-        front.bytes += back.bytes;
-        front.pieces.insert(front.pieces.end(), back.pieces.begin(), back.pieces.end());
-    };
-    auto after = idle_.lower_bound(whole.extent.address);
-    if (after != idle_.begin() && std::prev(after)->second.extent.end() == whole.extent.address) {
-        Idle front = remove(std::prev(after)->first);
-        append(front.extent, whole.extent);
-        whole.extent = std::move(front.extent);
+    Idle whole{extent, now};
+    const auto after = idle_.lower_bound(extent.address);
+    if (after != idle_.begin() && std::prev(after)->second.extent.end() == extent.address) {
+        const Idle front = remove(std::prev(after)->first);
+        whole.extent = {front.extent.address, front.extent.bytes + whole.extent.bytes};
         whole.since = std::max(whole.since, front.since);
     }
-    if (after != idle_.end() && after->first == whole.extent.end()) {
+    if (after != idle_.end() && after->first == extent.end()) {
         const Idle back = remove(after->first);
-        append(whole.extent, back.extent);
+        whole.extent.bytes += back.extent.bytes;
         whole.since = std::max(whole.since, back.since);
     }
-    add(std::move(whole));
+    add(whole);
 }
 
-std::optional<Extent> Extents::take(std::uint64_t least, std::uint64_t most) {
-    const auto whole = by_size_.lower_bound({least, 0});
-    if (whole == by_size_.end()) return std::nullopt;
-    // No run of a larger extent is better than a whole one of `least` bytes.
-    std::uint64_t source = whole->second;
-    Run best{source, whole->first};
-    if (best.bytes > least) {
-        std::uint64_t rest = 0;
-        for (auto each = several_.lower_bound({least, 0}); each != several_.end(); ++each) {
-            const Run run = smallest_run(idle_.at(each->second).extent, least);
-            const std::uint64_t run_rest = each->first - run.bytes;
-            if (std::tie(run.bytes, run_rest, run.address) <
-                std::tie(best.bytes, rest, best.address)) {
-                best = run;
-                rest = run_rest;
-                source = each->second;
-            }
-            // Those behind are larger and leave more.
-            if (best.bytes == least) break;
+std::optional<Extent> Extents::take(std::uint64_t least, std::uint64_t most,
+                                    std::uint64_t cut_up_to) {
+    std::optional<Extent> found;
+    int looks = kLooks;
+    for (auto each = by_size_.lower_bound({least, 0}); each != by_size_.end() && looks > 0;
+         ++each, --looks) {
+        const Extent run = smallest_run({each->second, each->first}, least);
+        if (run.bytes <= most) {
+            found = run;
+            break;
+        }
+        // Its last part is longer than needed.
+        if (!found && place_of(run.address + least)->second.bytes <= cut_up_to) {
+            found = Extent{run.address, least};
         }
     }
-    if (best.bytes > most) return std::nullopt;
-    if (best.bytes == idle_.at(source).extent.bytes) return remove(source).extent;
-    Extent taken{best.address, best.bytes, {}};
-    sift(source, [&](const Place& place) {
-        if (place.address - best.address >= best.bytes) return false;
-        taken.pieces.push_back(place.piece);
-        return true;
-    });
-    return taken;
+    if (found) cut_out(*found);
+    return found;
+}
+
+Extent Extents::smallest_run(const Extent& extent, std::uint64_t least) const {
+    Extent best = extent;
+    Extent run{extent.address, 0};
+    auto first = place_of(extent.address);
+    for (auto last = first; run.end() < extent.end(); ++last) {
+        run.bytes = std::min(end_of(*last), extent.end()) - run.address;
+        while (run.bytes >= least) {
+            if (run.bytes < best.bytes) best = run;
+            if (first == last) break;
+            run = {end_of(*first), run.end() - end_of(*first)};
+            ++first;
+        }
+    }
+    return best;
 }
 
 std::uint64_t Extents::release(std::uint64_t bytes, std::int64_t idle_before) {
     const std::uint64_t before = mapped();
     mappings_.unmap_old(kEveryPlace);
-    std::vector<std::pair<std::int64_t, std::uint64_t>> oldest;  // since, address
+    std::vector<std::pair<std::int64_t, Place>> oldest;  // since
     for (const auto& [address, idle] : idle_) {
-        if (idle.since < idle_before) oldest.emplace_back(idle.since, address);
+        if (idle.since >= idle_before) continue;
+        each_whole(idle.extent,
+                   [&](const Place& place) { oldest.emplace_back(idle.since, place); });
     }
-    std::ranges::sort(oldest);
-    // A driver that refuses to take a handle gets no more of them: they serve better idle.
-    bool refused = false;
-    const auto enough = [&] { return refused || before - mapped() >= bytes; };
-    for (const auto& [since, address] : oldest) {
-        if (enough()) break;
-        sift(address, [&](const Place& place) {
-            if (enough() || mappings_.has_old_place(place.piece)) return false;
-            if (!mappings_.unmap(place)) return false;
-            refused = !mappings_.release(place.piece);
-            return true;
-        });
+    std::ranges::stable_sort(oldest, {}, [](const auto& each) { return each.first; });
+    for (const auto& [since, place] : oldest) {
+        if (before - mapped() >= bytes) break;
+        if (mappings_.has_old_place(place.piece) || !mappings_.unmap(place)) continue;
+        cut_out({place.address, place.piece.bytes});
+        places_.erase(place.address);
+        // A driver that refuses to take a handle gets no more of them: they serve better idle.
+        if (!mappings_.release(place.piece)) break;
     }
     return before - mapped();
 }
@@ -132,35 +112,33 @@ std::uint64_t Extents::idle_smaller_than(std::uint64_t bytes) const {
     return sum;
 }
 
-void Extents::destroy(const Extent& extent) {
-    extent.each_place([&](const Place& place) {
-        if (!mappings_.unmap(place)) mappings_.leave(place);
-        mappings_.release(place.piece);
-    });
-}
-
 void Extents::forget() {
+    places_.clear();
     idle_.clear();
     by_size_.clear();
-    several_.clear();
     idle_bytes_ = 0;
     mappings_.forget();
 }
 
 void Extents::add(Idle idle) {
-    const std::uint64_t address = idle.extent.address;
     idle_bytes_ += idle.extent.bytes;
-    by_size_.emplace(idle.extent.bytes, address);
-    if (idle.extent.pieces.size() > 1) several_.emplace(idle.extent.bytes, address);
-    idle_.emplace(address, std::move(idle));
+    by_size_.emplace(idle.extent.bytes, idle.extent.address);
+    idle_.emplace(idle.extent.address, idle);
 }
 
 Extents::Idle Extents::remove(std::uint64_t address) {
-    Idle idle = std::move(idle_.extract(address).mapped());
+    const Idle idle = idle_.extract(address).mapped();
     idle_bytes_ -= idle.extent.bytes;
     by_size_.erase({idle.extent.bytes, address});
-    several_.erase({idle.extent.bytes, address});
     return idle;
+}
+
+void Extents::cut_out(const Extent& part) {
+    const auto [extent, since] = remove(std::prev(idle_.upper_bound(part.address))->first);
+    if (part.address > extent.address) {
+        add({{extent.address, part.address - extent.address}, since});
+    }
+    if (part.end() < extent.end()) add({{part.end(), extent.end() - part.end()}, since});
 }
 
 }  // namespace vramkit::pool

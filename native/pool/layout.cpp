@@ -11,7 +11,7 @@ Pool::Layout Pool::layout() {
     Layout layout;
     const auto add_extent = [&](const Extent& extent, Layout::Use use) {
         std::vector<std::uint64_t> pieces;
-        for (const Piece& piece : extent.pieces) pieces.push_back(piece.bytes);
+        extents_->each_part(extent, [&](std::uint64_t bytes) { pieces.push_back(bytes); });
         layout.extents.push_back({extent.address, extent.bytes, std::move(pieces), use});
     };
     // Streams first, captures after them: the place of a number in the list.
@@ -31,7 +31,7 @@ Pool::Layout Pool::layout() {
         add_extent(segment->extent, Layout::Use::slabs);
     }
     for (const auto& [address, slab] : large_) {
-        add_extent(slab->extent, Layout::Use::block);
+        add_extent(slab->extent(), Layout::Use::block);
         add_block(*slab, 0);
     }
     extents_->each_idle(
@@ -101,7 +101,7 @@ std::string Pool::check_invariants() {
     lending_.each([&](const BlockRef& block) {
         count(block, State::held, block.slab->index, "the list of held ones");
     });
-    std::uint64_t reserved = extents_->idle() + extents_->unreleased();
+    std::vector<Extent> held;
     const auto check_slab = [&](const Slab& slab) {
         std::uint64_t live = 0;
         for (std::uint32_t i = 0; i < slab.count; ++i) {
@@ -122,19 +122,18 @@ std::string Pool::check_invariants() {
     }
     std::uint64_t free_spans = 0;
     for (const auto& [address, slab] : large_) {
-        reserved += slab->extent.bytes;
+        held.push_back(slab->extent());
         check_slab(*slab);
     }
     for (const auto& [address, segment] : slabs_->segments()) {
-        reserved += segment->extent.bytes;
+        held.push_back(segment->extent);
         free_spans += segment->free;
         if (segment->used.count() + segment->free != segment->spans) {
             wrong += "the spans of a segment do not add up; ";
         }
     }
     if (free_spans * kSpan != slabs_->free_span_bytes()) wrong += "free spans do not add up; ";
-    if (reserved != extents_->mapped()) wrong += "the reserved bytes do not add up; ";
-    return wrong + extents_->check();
+    return wrong + extents_->check(&held);
 }
 
 }  // namespace vramkit::pool

@@ -83,10 +83,7 @@ Pool::~Pool() {
         forget_driver();
         return;
     }
-    for (auto& [address, slab] : large_) extents_->destroy(std::move(slab->extent));
-    for (Extent& extent : slabs_->take_all_segments()) extents_->destroy(std::move(extent));
     for (const auto& [address, block] : direct_.all()) call_.cuMemFree_v2(address);
-    extents_->release(~std::uint64_t{0}, Extents::kAnyTime);
     streams_.clear();
     captures_.clear();
     caches_.clear();

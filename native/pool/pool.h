@@ -191,14 +191,18 @@ class Pool {
                          Failure& why);
     BlockRef take_idle(Cache& cache, ClassIndex index);
     void mark_while_given(Cache& cache);
+    BlockRef recut(const Cache& cache, ClassIndex index, std::uint64_t keep,
+                   std::uint64_t cut_up_to);  // recut.cpp
     BlockRef take_of_others(const Cache& cache, ClassIndex index);
     BlockRef take_after_gpu_wait(const Cache& cache, ClassIndex index);
     BlockRef grow(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why);
     BlockRef put_together(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why);
-    BlockRef adopt(Extent extent);
+    BlockRef adopt(const Extent& extent);
+    void disown(Slab& slab);
     bool add_segment(Failure& why);
     bool preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& why);
     std::uint64_t next_segment_bytes() const;
+    std::uint64_t most_bytes() const;  // that it may have
     std::uint64_t may_grow() const;
     void give_idle(BlockRef block);
     void free_segments(bool dissolve_idle);

@@ -51,6 +51,23 @@ class Shelf {
         bytes += block.bytes();
         bytes_since_mark += block.bytes();
     }
+    // A block of memory that was here before, behind its mark.
+    void put_back(const Shelved& shelved) {
+        shelved.block.block().set(State::shelved, number, 0);
+        auto& blocks = bins[shelved.block.slab->index].blocks;
+        blocks.insert(std::ranges::upper_bound(blocks, shelved.mark, {}, &Shelved::mark), shelved);
+        bytes += shelved.block.bytes();
+    }
+    // One of them, by its place in the bin of its class.
+    Shelved take_at(ClassIndex index, std::size_t at) {
+        Bin& bin = bins[index];
+        const Shelved shelved = bin.blocks[at];
+        bin.blocks.erase(bin.blocks.begin() + static_cast<std::ptrdiff_t>(at));
+        bin.low = std::min(bin.low, bin.blocks.size());
+        bin.leaving -= at < bin.leaving;
+        bytes -= shelved.block.bytes();
+        return shelved;
+    }
     // So that as many puts of a class cannot fail.
     void make_room(ClassIndex index, std::size_t count) {
         auto& blocks = bins[index].blocks;
@@ -59,27 +76,16 @@ class Shelf {
     }
     // The newest block of a class, for the stream itself.
     BlockRef take_newest(ClassIndex index) {
-        Bin& bin = bins[index];
-        if (bin.blocks.empty()) return {};
-        const BlockRef block = bin.blocks.back().block;
-        bin.blocks.pop_back();
-        bin.low = std::min(bin.low, bin.blocks.size());
-        bin.leaving = std::min(bin.leaving, bin.blocks.size());
-        bytes -= block.bytes();
-        return block;
+        const std::size_t held = bins[index].blocks.size();
+        return held > 0 ? take_at(index, held - 1).block : BlockRef{};
     }
     // The oldest block of a class for another stream, which waits on the GPU for its mark.
     BlockRef take_oldest(ClassIndex index, CUstream waits) {
-        Bin& bin = bins[index];
+        const Bin& bin = bins[index];
         if (bin.blocks.empty()) return {};
         if (!marks.is_recorded(bin.blocks.front().mark)) mark();
         if (!marks.wait_on_gpu(bin.blocks.front().mark, waits)) return {};
-        const BlockRef block = bin.blocks.front().block;
-        bin.blocks.erase(bin.blocks.begin());
-        bin.low = std::min(bin.low, bin.blocks.size());
-        bin.leaving -= std::min<std::size_t>(bin.leaving, 1);
-        bytes -= block.bytes();
-        return block;
+        return take_at(index, 0).block;
     }
     // The oldest `most` blocks of a class that have passed, for anybody.
     void take_passed(ClassIndex index, std::size_t most, std::vector<BlockRef>& out) {

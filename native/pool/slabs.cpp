@@ -100,7 +100,7 @@ bool Slabs::dissolve(Slab& slab) {
 void Slabs::add_segment(Extent extent) {
     auto segment = std::make_unique<Segment>();
     segment->spans = segment->free = extent.bytes / kSpan;
-    segment->extent = std::move(extent);
+    segment->extent = extent;
     mapped_ += segment->extent.bytes;
     free_spans_ += segment->spans;
     const std::uint64_t address = segment->extent.address;
@@ -119,22 +119,12 @@ std::vector<Extent> Slabs::take_free_segments(bool dissolve_idle) {
     for (const auto& [address, segment] : free_) {
         mapped_ -= segment->extent.bytes;
         free_spans_ -= segment->spans;
-        taken.push_back(std::move(segment->extent));
+        taken.push_back(segment->extent);
         with_room_.erase(address);
         segments_.erase(address);
     }
     free_.clear();
     return taken;
-}
-
-std::vector<Extent> Slabs::take_all_segments() {
-    std::vector<Extent> all;
-    for (auto& [address, segment] : segments_) all.push_back(std::move(segment->extent));
-    segments_.clear();
-    with_room_.clear();
-    free_.clear();
-    mapped_ = free_spans_ = 0;
-    return all;
 }
 
 }  // namespace vramkit::pool

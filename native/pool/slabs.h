@@ -87,9 +87,6 @@ class Slabs {
     // Whatever segments are wholly free; slabs that are wholly idle dissolve first where asked to.
     std::vector<Extent> take_free_segments(bool dissolve_idle);
 
-    // Every segment, whatever lives on it: at the end of the pool.
-    std::vector<Extent> take_all_segments();
-
     std::size_t idle_blocks(ClassIndex index) const { return idle_[index]; }
     std::uint64_t mapped() const { return mapped_; }
     std::uint64_t free_span_bytes() const { return free_spans_ * kSpan; }

@@ -10,8 +10,9 @@ namespace {
 // Other streams' blocks, looked at before memory is taken from the driver. Each question costs as
 // much as the rest of the path, and the oldest mark is the likeliest to have passed.
 constexpr int kQuestions = 1;
-// A free extent serves a request if at most this part of it is too much.
-constexpr std::uint64_t kExcessPart = 8;
+// Of the card, or of the limit: what a stream may have free before its large blocks are cut up or
+// joined for other sizes. As long as there is room, a block of each size is quicker.
+constexpr std::uint64_t kKeptPart = 128;
 
 }  // namespace
 
@@ -37,10 +38,11 @@ BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, 
         return true;
     };
     if (found(take_idle(cache, index), &Stats::idle_hits)) return block;
+    const std::uint64_t most = most_bytes();
+    block = recut(cache, index, most / kKeptPart, kLeastCut * class_bytes(index));
+    if (block.slab != nullptr) return block;
     if (found(take_of_others(cache, index), &Stats::other_hits)) return block;
     // What can never be served costs the others nothing: no cache is emptied for it.
-    const std::uint64_t most =
-        config_.limit > 0 ? std::min(config_.limit, card_bytes_) : card_bytes_;
     if (bytes > most) {
         why = Failure::out_of_memory();
         why.message = explain(bytes, why);
@@ -48,6 +50,8 @@ BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, 
     }
     if (found(grow(cache, index, bytes, why), &Stats::growth_hits)) return block;
     if (why.kind != Failure::Kind::out_of_memory) return {};
+    block = recut(cache, index, 0, kLargestRequest);
+    if (block.slab != nullptr) return block;
 
     // Short of memory: what idle threads keep, and memory of other classes and streams.
     const auto gather = [&](Wait wait) {
@@ -81,8 +85,9 @@ void Pool::mark_while_given(Cache& cache) {
 BlockRef Pool::take_idle(Cache& cache, ClassIndex index) {
     if (is_large(index)) {
         const std::uint64_t bytes = class_bytes(index);
-        std::optional<Extent> extent = extents_->take(bytes, bytes + bytes / kExcessPart);
-        return extent ? adopt(std::move(*extent)) : BlockRef{};
+        const std::optional<Extent> extent =
+            extents_->take(bytes, with_excess(bytes), kLeastCut * bytes);
+        return extent ? adopt(*extent) : BlockRef{};
     }
     BlockRef first = slabs_->take(index);
     if (first.slab == nullptr && slabs_->make(index, config_.batch_alloc_count)) {
@@ -100,18 +105,22 @@ BlockRef Pool::take_idle(Cache& cache, ClassIndex index) {
     return first;
 }
 
-// A large block of its own on an extent.
-BlockRef Pool::adopt(Extent extent) {
+// An extent becomes a large block.
+BlockRef Pool::adopt(const Extent& extent) {
     auto slab = records_.take(extent.bytes, 1);
     slab->address = extent.address;
     slab->bytes = extent.bytes;
     slab->index = class_served_by(extent.bytes);
     slab->large = true;
-    slab->extent = std::move(extent);
     pages_->enter(*slab);
     const BlockRef block{slab.get(), 0};
     large_.emplace(slab->address, std::move(slab));
     return block;
+}
+
+void Pool::disown(Slab& slab) {
+    pages_->remove(slab);
+    records_.give(std::move(large_.extract(slab.address).mapped()));
 }
 
 void Pool::give_idle(BlockRef block) {
@@ -121,14 +130,13 @@ void Pool::give_idle(BlockRef block) {
         if (slabs_->give(block)) free_segments(false);
         return;
     }
-    pages_->remove(slab);
-    extents_->give(std::move(slab.extent), now());
-    records_.give(std::move(large_.extract(slab.address).mapped()));
+    extents_->give(slab.extent(), now());
+    disown(slab);
 }
 
 void Pool::free_segments(bool dissolve_idle) {
-    for (Extent& extent : slabs_->take_free_segments(dissolve_idle)) {
-        extents_->give(std::move(extent), now());
+    for (const Extent& extent : slabs_->take_free_segments(dissolve_idle)) {
+        extents_->give(extent, now());
     }
 }
 
@@ -166,6 +174,10 @@ BlockRef Pool::take_after_gpu_wait(const Cache& cache, ClassIndex index) {
     return {};
 }
 
+std::uint64_t Pool::most_bytes() const {
+    return config_.limit > 0 ? std::min(config_.limit, card_bytes_) : card_bytes_;
+}
+
 // Bytes that may still be taken from the driver.
 std::uint64_t Pool::may_grow() const {
     const std::uint64_t most = config_.limit > 0 ? config_.limit : card_bytes_;
@@ -175,14 +187,13 @@ std::uint64_t Pool::may_grow() const {
 
 // About a thousandth of what there is: few growths serve a large pool, and no program notices one.
 std::uint64_t Pool::next_segment_bytes() const {
-    const std::uint64_t most =
-        config_.limit > 0 ? std::min(config_.limit, card_bytes_) : card_bytes_;
-    return std::clamp(most / 1024 / kPage * kPage, kPage, Segment::kMost);
+    return std::clamp(most_bytes() / 1024 / kPage * kPage, kPage, Segment::kMost);
 }
 
 bool Pool::add_segment(Failure& why) {
     const std::uint64_t bytes = next_segment_bytes();
-    std::optional<Extent> extent = extents_->take(bytes, std::min(2 * bytes, Segment::kMost));
+    std::optional<Extent> extent =
+        extents_->take(bytes, std::min(2 * bytes, Segment::kMost), kLeastCut * bytes);
     for (const std::uint64_t size : {bytes, kPage}) {
         if (extent) break;
         if (size > may_grow()) {
@@ -193,10 +204,10 @@ bool Pool::add_segment(Failure& why) {
             return false;
         }
     }
-    if (!extent) extent = extents_->take(kPage, Segment::kMost);
+    if (!extent) extent = extents_->take(kPage, Segment::kMost, kLargestRequest);
     if (!extent) return false;
     why = {};
-    slabs_->add_segment(std::move(*extent));
+    slabs_->add_segment(*extent);
     return true;
 }
 
@@ -219,47 +230,32 @@ BlockRef Pool::grow(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure
         if (std::optional<Extent> extent = extents_->create(size, why)) {
             note_growth();
             why = {};
-            return adopt(std::move(*extent));
+            return adopt(*extent);
         }
         if (why.kind != Failure::Kind::out_of_memory) return {};
     }
     return {};
 }
 
-// Idle memory of other sizes, mapped side by side; where its handles are too large for the request,
-// they go back to the driver and what is needed is taken anew.
+// Idle memory of other sizes: cut, or mapped side by side.
 BlockRef Pool::put_together(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why) {
-    const auto anew = [&](std::uint64_t room) {
-        slow_.returned += extents_->release(room, Extents::kAnyTime);
-        return grow(cache, index, bytes, why);
-    };
-    if (!is_large(index)) {
-        if (const BlockRef block = grow(cache, index, bytes, why); block.slab != nullptr) {
-            return block;
-        }
-        return extents_->idle() > 0 ? anew(kPage) : BlockRef{};
-    }
+    if (!is_large(index)) return grow(cache, index, bytes, why);
     const std::uint64_t exact = round_up(bytes, kPage);
-    const std::uint64_t most = exact + exact / kExcessPart;
-    if (std::optional<Extent> extent = extents_->take(exact, most)) {
-        return adopt(std::move(*extent));
+    std::optional<Extent> extent = extents_->take(exact, with_excess(exact), kLargestRequest);
+    if (!extent && addresses_->have_memory()) {
+        // Nothing moves; what is idle may be long enough with the holes beside it.
+        slow_.returned += extents_->release(extents_->idle(), Extents::kAnyTime);
+        return grow(cache, index, bytes, why);
     }
-    const std::uint64_t before = extents_->mapped();
-    std::optional<Extent> extent = extents_->compose(exact, may_grow(), why);
-    // Where nothing moves, what is idle may be long enough with the holes beside it.
-    if (!extent && addresses_->have_memory()) return anew(extents_->idle());
-    if (!extent) return {};
-    if (extents_->mapped() > before) note_growth();
-    if (extent->bytes > most) {
-        extents_->give(std::move(*extent), now());
-        if (const BlockRef block = anew(exact); block.slab != nullptr) return block;
-        extent = extents_->take(exact, kLargestRequest);
-        if (!extent) extent = extents_->compose(exact, may_grow(), why);
+    if (!extent) {
+        const std::uint64_t before = extents_->mapped();
+        extent = extents_->compose(exact, may_grow(), why);
         if (!extent) return {};
+        if (extents_->mapped() > before) note_growth();
+        slow_.moved += extent->bytes;
     }
-    slow_.moved += extent->bytes;
     why = {};
-    return adopt(std::move(*extent));
+    return adopt(*extent);
 }
 
 std::uint64_t Pool::release_idle(std::int64_t idle_before) {
@@ -309,7 +305,7 @@ bool Pool::preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why) {
 bool Pool::preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& why) {
     std::vector<Extent> ready;
     while (ready.size() < count) {
-        std::optional<Extent> extent = extents_->take(bytes, bytes + bytes / kExcessPart);
+        std::optional<Extent> extent = extents_->take(bytes, with_excess(bytes), kLeastCut * bytes);
         if (!extent) {
             const std::uint64_t before = extents_->mapped();
             extent = bytes > may_grow() ? extents_->compose(bytes, may_grow(), why)
@@ -317,10 +313,10 @@ bool Pool::preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& 
             if (extents_->mapped() > before) note_growth();
         }
         if (!extent) break;
-        ready.push_back(std::move(*extent));
+        ready.push_back(*extent);
     }
     const bool done = ready.size() == count;
-    for (Extent& extent : ready) extents_->give(std::move(extent), now());
+    for (const Extent& extent : ready) extents_->give(extent, now());
     return done;
 }
 

@@ -43,7 +43,7 @@ bool Pool::step() {
         if (config_.enable_defrag && fragmentation_rate(free_memory()) > config_.defrag_threshold) {
             Failure why;
             free_segments(true);
-            slow_.moved += extents_->join(extents_->idle(), why);
+            slow_.moved += extents_->join(why);
         }
         next_defrag_ = time + static_cast<std::int64_t>(config_.defrag_interval_ms) * kMillisecond;
     }
@@ -136,7 +136,7 @@ void Pool::map_ahead() {
     if (std::optional<Extent> extent = extents_->create(bytes, why)) {
         ++slow_.device_growths;
         peak_reserved_ = std::max(peak_reserved_, extents_->mapped() + direct_.bytes());
-        extents_->give(std::move(*extent), now());
+        extents_->give(*extent, now());
     }
 }
 
@@ -150,7 +150,7 @@ std::uint64_t Pool::defragment(Failure& why) {
     reclaim_caches();
     collect_all(Wait::no);
     free_segments(true);
-    const std::uint64_t moved = extents_->join(extents_->idle(), why);
+    const std::uint64_t moved = extents_->join(why);
     slow_.moved += moved;
     extents_->unmap_old(~std::size_t{0});
     return moved;

@@ -117,14 +117,13 @@ struct alignas(64) Slab {
     Relaxed<std::uint32_t> count;
     Relaxed<ClassIndex> index;     // the largest class that the blocks can serve
     Relaxed<std::uint64_t> asked;  // of a large block: what the user asked for
-    Relaxed<bool> large;           // one block, with an extent of its own
+    Relaxed<bool> large;           // one block, which is an extent
     // Records of larger blocks have a cache line each: neighbours often belong to other threads.
     const std::uint8_t spread;         // records lie 2^spread apart
     const std::uint8_t capacity_bits;  // there are 2^capacity_bits
     // With the pool's lock.
     std::uint64_t bytes = 0;          // of the span it lies on
     Segment* segment = nullptr;       // of small blocks
-    Extent extent;                    // of a large block
     std::vector<std::uint32_t> idle;  // numbers of blocks that anybody may have
     std::size_t place = kNowhere;     // in the list of slabs of its class that have such blocks
 
@@ -143,6 +142,7 @@ struct alignas(64) Slab {
         if (large) return asked;
         return block.bytes();
     }
+    Extent extent() const { return {address, bytes}; }  // of a large block
     Block& record(std::uint32_t number) const { return blocks[std::size_t{number} << spread]; }
     // Below 32 MiB a multiplication divides exactly.
     std::uint64_t number_at(std::uint64_t inside) const {

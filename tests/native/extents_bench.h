@@ -16,8 +16,6 @@ using vramkit::pool::Extent;
 using vramkit::pool::Extents;
 using vramkit::pool::Failure;
 using vramkit::pool::kPage;
-using vramkit::pool::Piece;
-using vramkit::pool::Place;
 
 inline constexpr std::uint64_t kCard = 256 * kPage;
 inline constexpr std::uint64_t kEver = std::numeric_limits<std::uint64_t>::max();
@@ -47,7 +45,6 @@ class Bench {
     }
     ~Bench() {
         sim().clear_faults();
-        for (const Extent& extent : held) extents->destroy(extent);
         extents.reset();
         addresses.reset();
         CHECK_EQUAL(free_on_card(), free_before_);
@@ -70,7 +67,13 @@ class Bench {
         Failure why;
         return hold(extents->create(pages * kPage, why));
     }
-    const Extent& at(std::uint64_t address) { return *find(address); }
+    // Of one that the test holds: the pages it has on each handle.
+    std::vector<std::uint64_t> pages_of(std::uint64_t address) {
+        std::vector<std::uint64_t> pages;
+        extents->each_part(*find(address),
+                           [&](std::uint64_t bytes) { pages.push_back(bytes / kPage); });
+        return pages;
+    }
     void give(std::uint64_t address, std::int64_t now = 0) {
         const auto found = find(address);
         extents->give(*found, now);

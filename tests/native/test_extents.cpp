@@ -3,12 +3,6 @@
 
 namespace {
 
-std::vector<std::uint64_t> pages_of(const Extent& extent) {
-    std::vector<std::uint64_t> pages;
-    for (const Piece& piece : extent.pieces) pages.push_back(piece.bytes / kPage);
-    return pages;
-}
-
 void reset_calls() { reinterpret_cast<void (*)()>(gpu::driver().symbol("simResetCallCounts"))(); }
 std::string calls() { return gpu::text_of(sim().call_counts); }
 
@@ -55,27 +49,27 @@ TEST(neighbours_join_and_are_cut_without_a_driver_call) {
     CHECK_EQUAL(extents.idle_smaller_than(6 * kPage), std::uint64_t{0});
     CHECK_EQUAL(extents.idle_smaller_than(7 * kPage), 6 * kPage);
     // Two pages are one piece, four the run of the last two, and five the run of the first two.
-    CHECK_EQUAL(bench.hold(extents.take(2 * kPage, 2 * kPage)), first);
-    CHECK_EQUAL(bench.hold(extents.take(4 * kPage, 4 * kPage)), second);
-    CHECK(pages_of(bench.at(second)) == (Pages{3, 1}));
+    CHECK_EQUAL(bench.hold(extents.take(2 * kPage, 2 * kPage, 0)), first);
+    CHECK_EQUAL(bench.hold(extents.take(4 * kPage, 4 * kPage, 0)), second);
+    CHECK(bench.pages_of(second) == (Pages{3, 1}));
     CHECK_EQUAL(extents.idle(), std::uint64_t{0});
     bench.give(second);
     bench.give(first);
-    CHECK_EQUAL(bench.hold(extents.take(5 * kPage, 5 * kPage)), first);
+    CHECK_EQUAL(bench.hold(extents.take(5 * kPage, 5 * kPage, 0)), first);
     CHECK(bench.idle() == (IdleList{{third, 1}}));
     bench.give(first);
-    CHECK_EQUAL(bench.hold(extents.take(6 * kPage, 6 * kPage)), first);
-    CHECK(!extents.take(kPage, kEver));
+    CHECK_EQUAL(bench.hold(extents.take(6 * kPage, 6 * kPage, 0)), first);
+    CHECK(!extents.take(kPage, kEver, 0));
     bench.give(first);
     bench.well();
     CHECK_EQUAL(calls(), std::string("{}"));
     CHECK_EQUAL(extents.mapped(), 6 * kPage);
 }
 
-TEST(take_gives_the_smallest_sum_then_the_smallest_rest_then_the_lowest_address) {
+TEST(take_keeps_to_borders_where_it_can) {
     Bench bench;
     Extents& extents = *bench.extents;
-    // Extents of pieces {4, 2, 3}, {7}, {2, 3}, {3, 2} with a held page between.
+    // Extents of handles {4, 2, 3}, {7}, {2, 3}, {3, 2} with a held page between.
     std::vector<std::vector<std::uint64_t>> made;
     for (const Pages& pages : {Pages{4, 2, 3}, Pages{7}, Pages{2, 3}, Pages{3, 2}}) {
         made.emplace_back();
@@ -85,15 +79,16 @@ TEST(take_gives_the_smallest_sum_then_the_smallest_rest_then_the_lowest_address)
     for (const auto& extent : made) {
         for (const std::uint64_t address : extent) bench.give(address);
     }
-    CHECK(!extents.take(8 * kPage, 8 * kPage));
-    CHECK(!extents.take(kPage, kPage));
-    CHECK_EQUAL(bench.hold(extents.take(5 * kPage, 6 * kPage)), made[2][0]);  // whole, lowest
+    CHECK(!extents.take(8 * kPage, 8 * kPage, 0));
+    CHECK(!extents.take(kPage, kPage, 0));
+    // Of the smallest extents that are long enough, the lowest first.
+    CHECK_EQUAL(bench.hold(extents.take(5 * kPage, 6 * kPage, 0)), made[2][0]);
     bench.give(made[2][0]);
-    CHECK_EQUAL(bench.hold(extents.take(6 * kPage, 9 * kPage)), made[0][0]);  // 4 + 2 before 7
+    CHECK_EQUAL(bench.hold(extents.take(6 * kPage, 6 * kPage, 0)), made[0][0]);  // 4 + 2, not 7
     bench.give(made[0][0]);
-    CHECK_EQUAL(bench.hold(extents.take(2 * kPage, 3 * kPage)), made[2][0]);  // rest 3, not 7
-    CHECK_EQUAL(bench.hold(extents.take(2 * kPage, 3 * kPage)), made[3][1]);
-    CHECK_EQUAL(bench.hold(extents.take(2 * kPage, 3 * kPage)), made[0][1]);
+    CHECK_EQUAL(bench.hold(extents.take(2 * kPage, 3 * kPage, 0)), made[2][0]);
+    CHECK_EQUAL(bench.hold(extents.take(2 * kPage, 2 * kPage, 0)), made[3][1]);
+    CHECK_EQUAL(bench.hold(extents.take(2 * kPage, 2 * kPage, 0)), made[0][1]);
     CHECK(
         bench.idle() ==
         (IdleList{
@@ -101,16 +96,59 @@ TEST(take_gives_the_smallest_sum_then_the_smallest_rest_then_the_lowest_address)
     bench.well();
 }
 
+TEST(a_handle_is_cut_where_it_may_be_and_moves_and_goes_only_whole) {
+    Bench bench;
+    Extents& extents = *bench.extents;
+    const auto idle = bench.scatter({8, 3});
+    const std::uint64_t mapped = extents.mapped();
+    reset_calls();
+    CHECK(!extents.take(5 * kPage, 5 * kPage, 7 * kPage));
+    const std::uint64_t front = bench.hold(extents.take(5 * kPage, 5 * kPage, 8 * kPage));
+    CHECK_EQUAL(front, idle[0]);
+    CHECK(bench.idle() == (IdleList{{idle[0] + 5 * kPage, 3}, {idle[1], 3}}));
+    bench.well();
+    // What is left of it is cut no more than it is one: it lies between borders.
+    const std::uint64_t rest = bench.hold(extents.take(3 * kPage, 3 * kPage, 0));
+    CHECK_EQUAL(rest, idle[0] + 5 * kPage);
+    CHECK_EQUAL(calls(), std::string("{}"));
+    bench.give(front);
+    Failure why;
+    CHECK(!extents.compose(6 * kPage, 0, why));  // there are 8 pages, but only 3 that can move
+    CHECK_EQUAL(extents.join(why), std::uint64_t{0});
+    CHECK_EQUAL(extents.release(kEver, kAlways), 3 * kPage);
+    CHECK(bench.idle() == (IdleList{{idle[0], 5}}));
+    bench.well();
+    bench.give(rest);
+    CHECK(bench.pages_of(bench.hold(extents.take(8 * kPage, 8 * kPage, 0))) == (Pages{8}));
+    bench.give(idle[0]);
+    CHECK_EQUAL(extents.release(kEver, kAlways), 8 * kPage);
+    CHECK_EQUAL(extents.mapped(), mapped - 11 * kPage);
+    bench.well();
+}
+
+TEST(a_run_of_handles_is_cut_in_its_last) {
+    Bench bench;
+    Extents& extents = *bench.extents;
+    const std::uint64_t first = bench.create(2);
+    bench.create(4);
+    bench.give(first);
+    bench.give(first + 2 * kPage);
+    CHECK(bench.pages_of(bench.hold(extents.take(5 * kPage, 5 * kPage, 4 * kPage))) ==
+          (Pages{2, 3}));
+    CHECK(bench.idle() == (IdleList{{first + 5 * kPage, 1}}));
+    bench.well();
+}
+
 TEST(composed_memory_holds_what_is_written_and_is_used_while_old_places_are_unmapped) {
     Bench bench;
     Extents& extents = *bench.extents;
     const auto idle = bench.scatter({3, 2, 4});
-    CHECK(!extents.take(7 * kPage, kEver));
+    CHECK(!extents.take(7 * kPage, kEver, 0));
     reset_calls();
     Failure why;
     const std::uint64_t made = bench.hold(extents.compose(7 * kPage, 0, why));
     CHECK_EQUAL(calls(), std::string("{\"cuMemMap\":2,\"cuMemSetAccess\":1}"));
-    CHECK(pages_of(bench.at(made)) == (Pages{4, 3}));
+    CHECK(bench.pages_of(made) == (Pages{4, 3}));
     bench.well();
     for (std::uint64_t page = 0; page < 7; ++page) write(made + page * kPage, 100 + page);
     // The old place of the first piece shares its bytes as long as it is mapped.
@@ -129,7 +167,7 @@ TEST(composed_memory_holds_what_is_written_and_is_used_while_old_places_are_unma
     CHECK(bench.idle() == (IdleList{{idle[1], 2}}));
     // Its pieces may be taken apart again.
     bench.give(made);
-    CHECK_EQUAL(bench.hold(extents.take(3 * kPage, 3 * kPage)), made + 4 * kPage);
+    CHECK_EQUAL(bench.hold(extents.take(3 * kPage, 3 * kPage, 0)), made + 4 * kPage);
     CHECK_EQUAL(read(made + 4 * kPage), std::uint64_t{104});
     bench.well();
 }
@@ -137,19 +175,17 @@ TEST(composed_memory_holds_what_is_written_and_is_used_while_old_places_are_unma
 TEST(compose_moves_few_pieces_and_overshoots_little) {
     Bench bench;
     Extents& extents = *bench.extents;
-    const auto idle = bench.scatter({2, 5, 30, 3, 4});
+    bench.scatter({2, 5, 30, 3, 4});
     Failure why;
     // 5, then of 3 and 4 and 2 the smallest that covers the remaining 2.
     const std::uint64_t seven = bench.hold(extents.compose(7 * kPage, 0, why));
-    CHECK(pages_of(bench.at(seven)) == (Pages{5, 2}));
+    CHECK(bench.pages_of(seven) == (Pages{5, 2}));
     // 4, then 3 for the remaining 1.
     const std::uint64_t five = bench.hold(extents.compose(5 * kPage, 0, why));
-    CHECK(pages_of(bench.at(five)) == (Pages{4, 3}));
-    // Only the large one is left: it stays where it is.
-    reset_calls();
-    CHECK_EQUAL(bench.hold(extents.compose(5 * kPage, 0, why)), idle[2]);
-    CHECK_EQUAL(calls(), std::string("{}"));
-    CHECK_EQUAL(extents.idle(), std::uint64_t{0});
+    CHECK(bench.pages_of(five) == (Pages{4, 3}));
+    // The one that is left is longer than what is asked for: take() cuts it.
+    CHECK(!extents.compose(5 * kPage, 0, why));
+    CHECK_EQUAL(extents.idle(), 30 * kPage);
     bench.well();
 }
 
@@ -165,7 +201,7 @@ TEST(compose_creates_what_is_short_and_no_more_than_it_may) {
     CHECK_EQUAL(why.call, std::string());
     CHECK(bench.idle() == before);
     const std::uint64_t made = bench.hold(extents.compose(9 * kPage, 4 * kPage, why));
-    CHECK(pages_of(bench.at(made)) == (Pages{3, 2, 4}));
+    CHECK(bench.pages_of(made) == (Pages{3, 2, 4}));
     CHECK_EQUAL(extents.mapped(), mapped + 4 * kPage);
     CHECK_EQUAL(extents.idle(), std::uint64_t{0});
     for (std::uint64_t page = 0; page < 9; ++page) write(made + page * kPage, page);
@@ -216,7 +252,7 @@ TEST(a_driver_call_that_fails_changes_nothing) {
                 }
                 if (symbol != std::string("cuMemCreate") && nth < 3) {
                     inject();
-                    CHECK_EQUAL(extents.join(5 * kPage, why), std::uint64_t{0});
+                    CHECK_EQUAL(extents.join(why), std::uint64_t{0});
                     same(why);
                 }
                 const std::uint64_t made = bench.hold(extents.compose(6 * kPage, kPage, why));
@@ -231,21 +267,20 @@ TEST(a_driver_call_that_fails_changes_nothing) {
 TEST(join_makes_one_extent_of_all_idle_memory) {
     Bench bench;
     Extents& extents = *bench.extents;
-    const auto idle = bench.scatter({2, 5, 3});
+    bench.scatter({2, 5, 3});
     Failure why;
-    CHECK_EQUAL(extents.join(5 * kPage, why), std::uint64_t{0});
-    CHECK_EQUAL(extents.join(11 * kPage, why), std::uint64_t{0});
-    CHECK_EQUAL(why.kind, Failure::Kind::none);
     // A held page lies behind the largest: all move.
-    CHECK_EQUAL(extents.join(6 * kPage, why), 10 * kPage);
+    CHECK_EQUAL(extents.join(why), 10 * kPage);
     bench.well();
     CHECK_EQUAL(bench.idle().size(), std::size_t{1});
     CHECK_EQUAL(extents.largest_idle(), 10 * kPage);
     extents.each_idle([&](const Extent&, std::int64_t since) { CHECK_EQUAL(since, 2); });
+    CHECK_EQUAL(extents.join(why), std::uint64_t{0});  // all is one
+    CHECK_EQUAL(why.kind, Failure::Kind::none);
     CHECK(extents.unmap_old(3));
     const std::uint64_t joined = bench.idle().front().first;
-    CHECK_EQUAL(bench.hold(extents.take(10 * kPage, 10 * kPage)), joined);
-    CHECK(pages_of(bench.at(joined)) == (Pages{2, 5, 3}));
+    CHECK_EQUAL(bench.hold(extents.take(10 * kPage, 10 * kPage, 0)), joined);
+    CHECK(bench.pages_of(joined) == (Pages{2, 5, 3}));
     write(joined + 9 * kPage, 42);
     CHECK_EQUAL(read(joined + 9 * kPage), std::uint64_t{42});
     bench.well();
@@ -259,7 +294,7 @@ TEST(join_leaves_the_largest_where_it_is_when_the_addresses_behind_it_are_free) 
     bench.give(largest, 7);
     Failure why;
     reset_calls();
-    CHECK_EQUAL(extents.join(10 * kPage, why), 5 * kPage);
+    CHECK_EQUAL(extents.join(why), 5 * kPage);
     CHECK_EQUAL(calls(), std::string("{\"cuMemMap\":2,\"cuMemSetAccess\":1}"));
     CHECK(bench.idle() == (IdleList{{largest, 10}}));
     extents.each_idle([&](const Extent&, std::int64_t since) { CHECK_EQUAL(since, 7); });
@@ -295,7 +330,7 @@ TEST(release_gives_back_what_is_idle_longest) {
     const std::uint64_t between = left + 2 * kPage;
     bench.give(between, 50);
     bench.give(left, 5);
-    CHECK_EQUAL(bench.hold(extents.take(kPage, kPage)), between);
+    CHECK_EQUAL(bench.hold(extents.take(kPage, kPage, 0)), between);
     CHECK_EQUAL(extents.release(kEver, 50), 2 * kPage);  // what was idle since 40
     CHECK_EQUAL(extents.release(kEver, 51), 2 * kPage);
     CHECK_EQUAL(extents.idle(), std::uint64_t{0});
@@ -309,33 +344,15 @@ TEST(memory_with_an_old_place_goes_only_when_that_is_unmapped) {
     Failure why;
     bench.give(bench.hold(extents.compose(5 * kPage, 0, why)), 9);
     const std::uint64_t free = free_on_card();
-    // Both old places are refused, then the one of two pages: what has none may go.
+    // Both old places are refused, then the one of three pages: what has none may go.
     CHECK_EQUAL(sim().inject("cuMemUnmap", 1, 3, CUDA_ERROR_UNKNOWN, 0), 0);
     CHECK_EQUAL(extents.release(kEver, kAlways), std::uint64_t{0});
     CHECK_EQUAL(extents.idle(), 5 * kPage);
     bench.well();
-    CHECK_EQUAL(extents.release(kEver, kAlways), 3 * kPage);
-    CHECK_EQUAL(free_on_card(), free + 3 * kPage);
-    bench.well();
     CHECK_EQUAL(extents.release(kEver, kAlways), 2 * kPage);
-    CHECK_EQUAL(free_on_card(), free + 5 * kPage);
+    CHECK_EQUAL(free_on_card(), free + 2 * kPage);
     bench.well();
-}
-
-TEST(a_destroyed_extent_counts_until_its_old_places_are_unmapped) {
-    Bench bench;
-    Extents& extents = *bench.extents;
-    bench.scatter({2, 3});
-    Failure why;
-    bench.hold(extents.compose(5 * kPage, 0, why));
-    const std::uint64_t mapped = extents.mapped(), free = free_on_card();
-    extents.destroy(bench.held.back());
-    bench.held.pop_back();
-    CHECK_EQUAL(extents.mapped(), mapped);
-    CHECK_EQUAL(free_on_card(), free);
-    bench.well();
-    CHECK(extents.unmap_old(2));
-    CHECK_EQUAL(extents.mapped(), mapped - 5 * kPage);
+    CHECK_EQUAL(extents.release(kEver, kAlways), 3 * kPage);
     CHECK_EQUAL(free_on_card(), free + 5 * kPage);
     bench.well();
 }
@@ -359,9 +376,7 @@ TEST(what_the_driver_refuses_to_take_stays_or_is_tried_again) {
     bench.well();
     // The same at the end: the bench looks that nothing is left.
     CHECK_EQUAL(sim().inject("cuMem[UR]*", 1, 2, CUDA_ERROR_UNKNOWN, 0), 0);
-    extents.destroy(bench.held.back());
-    bench.held.pop_back();
-    bench.well();
+    bench.extents.reset();
 }
 
 TEST(forgotten_extents_make_no_calls) {
