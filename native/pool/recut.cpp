@@ -2,7 +2,8 @@
 // neighbours. The stream may have all of it at once, so nobody waits and the driver is not called.
 #include <algorithm>
 #include <functional>
-#include <tuple>
+#include <span>
+#include <utility>
 
 #include "pool/pool.h"
 
@@ -14,45 +15,41 @@ struct OnShelf {
     std::size_t at = 0;  // in the bin of its class
 };
 
-// One block that is larger than a class, but not by too much.
-std::vector<OnShelf> find_larger(const Shelf& shelf, ClassIndex index, std::uint64_t most) {
-    for (ClassIndex larger = index + 1; larger < kClasses && class_bytes(larger) <= most;
-         ++larger) {
-        const std::size_t held = shelf.bins[larger].blocks.size();
-        if (held > 0) return {{larger, held - 1}};
-    }
-    return {};
-}
-
-// Neighbours that have enough bytes together, and the fewest.
-std::vector<OnShelf> find_neighbours(const Shelf& shelf, ClassIndex smaller_than,
-                                     std::uint64_t least) {
+// The smallest stretch of neighbours that is long enough, and of it those in front. The last of
+// them is cut, so it has at most `cut_up_to` bytes.
+std::vector<OnShelf> find_neighbours(const Shelf& shelf, std::uint64_t least,
+                                     std::uint64_t cut_up_to) {
     struct Block {
         Extent extent;
         OnShelf place;
     };
     std::vector<Block> blocks;
-    for (ClassIndex index = smaller_than; index-- > 0 && is_large(index);) {
+    for (ClassIndex index = kClasses; index-- > 0 && is_large(index);) {
         const auto& bin = shelf.bins[index].blocks;
         for (std::size_t at = 0; at < bin.size(); ++at) {
             blocks.push_back({bin[at].block.slab->extent(), {index, at}});
         }
     }
     std::ranges::sort(blocks, {}, [](const Block& block) { return block.extent.address; });
-    auto best_first = blocks.begin(), best_end = best_first;
-    std::uint64_t best = ~std::uint64_t{0};
-    auto first = blocks.begin();
-    for (auto next = first; next != blocks.end(); ++next) {
-        if (next != first && std::prev(next)->extent.end() != next->extent.address) first = next;
-        const auto bytes = [&] { return next->extent.end() - first->extent.address; };
-        for (; bytes() >= least; ++first) {
-            if (bytes() < best)
-                std::tie(best, best_first, best_end) = std::tuple{bytes(), first, next + 1};
-            if (first == next) break;
+    std::span<const Block> best;
+    std::uint64_t best_bytes = ~std::uint64_t{0};
+    for (std::size_t first = 0, next = 0; first < blocks.size(); first = next) {
+        const std::uint64_t begin = blocks[first].extent.address;
+        std::uint64_t end = begin;
+        std::size_t needed = 0;  // of the blocks, for `least` bytes
+        for (; next < blocks.size() && blocks[next].extent.address == end; ++next) {
+            if (end - begin < least) ++needed;
+            end += blocks[next].extent.bytes;
         }
+        const Block& last = blocks[first + needed - 1];
+        const bool cuts = last.extent.end() - begin > with_excess(least);
+        if (end - begin < least || end - begin >= best_bytes) continue;
+        if (cuts && last.extent.bytes > cut_up_to) continue;
+        best = std::span(blocks).subspan(first, needed);
+        best_bytes = end - begin;
     }
     std::vector<OnShelf> found;
-    for (; best_first != best_end; ++best_first) found.push_back(best_first->place);
+    for (const Block& block : best) found.push_back(block.place);
     return found;
 }
 
@@ -67,8 +64,7 @@ BlockRef Pool::recut(const Cache& cache, ClassIndex index, std::uint64_t keep,
     const std::lock_guard guard(shelf.lock);
     const std::uint64_t bytes = class_bytes(index);
     if (shelf.ended || shelf.bytes <= keep || shelf.bytes < bytes) return {};
-    std::vector<OnShelf> places = find_larger(shelf, index, cut_up_to);
-    if (places.empty()) places = find_neighbours(shelf, index, bytes);
+    std::vector<OnShelf> places = find_neighbours(shelf, bytes, cut_up_to);
     if (places.empty()) return {};
     ++shelf.hits;
     // The last of a bin first, so that the places of the others hold.

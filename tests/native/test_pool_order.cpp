@@ -32,6 +32,27 @@ TEST(another_stream_gets_a_block_only_behind_its_mark) {
     check_order(card);
 }
 
+TEST(what_is_left_of_a_block_that_was_cut_stays_behind_its_mark) {
+    const Card card;
+    Config config;
+    config.thread_cache_max_blocks = 0;
+    config.limit = 32 * kMiB;
+    const auto pool = open_pool(card, config);
+    const StreamRef first = card.stream(), second = card.stream();
+    const std::uint64_t whole = must_malloc(*pool, 32 * kMiB, first);
+    card.occupy(first);
+    card.use(whole, 32 * kMiB, first);
+    must_free(*pool, whole);
+    const std::uint64_t front = must_malloc(*pool, 16 * kMiB, first);
+    CHECK_EQUAL(front, whole);
+    const std::uint64_t rest = must_malloc(*pool, 16 * kMiB, second);
+    CHECK_EQUAL(rest, whole + 16 * kMiB);
+    card.use(rest, 16 * kMiB, second);
+    must_free(*pool, front);
+    must_free(*pool, rest);
+    check_order(card);
+}
+
 TEST(a_stream_may_be_destroyed_when_the_pool_is_told) {
     const Card card;
     const auto pool = open_pool(card);
