@@ -19,6 +19,7 @@ Pool::Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, const 
     };
     symbol(block_allocated_, "simBlockAlloc");
     symbol(block_freed_, "simBlockFree");
+    symbol(rely_on_waits_, "simRelyOnWaits");
     symbol(driver_clock_, "simNow");
     put_in_force(config);
 }
@@ -73,12 +74,14 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
 }
 
 Pool::~Pool() {
+    // What is done goes first, as long as the pool is told of streams: it makes room for the wait.
+    if (extents_ != nullptr) trim(false);
     unregister_pool(id_);
     keeper_.stop();
     if (extents_ == nullptr || abandoned_) return;
     // Whatever is still live goes too: nobody can free it any more.
     const SlowPathScope scope(call_, context_);
-    if ((!large_.empty() || slabs_->mapped() > 0) && call_.cuCtxSynchronize() != CUDA_SUCCESS) {
+    if ((!large_.empty() || slabs_->mapped() > 0) && !wait_for_card()) {
         // Work may be under way, and there is no waiting for it: its memory ends with the context.
         forget_driver();
         return;
@@ -86,6 +89,7 @@ Pool::~Pool() {
     for (auto& [address, slab] : large_) extents_->destroy(std::move(slab->extent));
     for (Extent& extent : slabs_->take_all_segments()) extents_->destroy(std::move(extent));
     for (const auto& [address, block] : direct_.all()) call_.cuMemFree_v2(address);
+    if (fence_ != 0) call_.cuMemFree_v2(fence_);
     extents_->release(~std::uint64_t{0}, Extents::kAnyTime);
     streams_.clear();
     captures_.clear();
@@ -100,11 +104,21 @@ std::uint64_t Pool::trim(bool wait) {
     if (abandoned_) return 0;
     const SlowPathScope scope(call_, context_);
     reclaim_caches();
-    collect_all(wait ? Wait::for_card : Wait::no);
-    free_segments(true);
-    const std::uint64_t released = release_idle(Extents::kAnyTime);
+    const std::uint64_t released = give_back(wait);
     events_.drop();
     grew_ = false;  // who gives memory back wants none mapped ahead
+    return released;
+}
+
+// What is done; wait: all of it. What has a mark goes first: the wait for the card needs some room.
+std::uint64_t Pool::give_back(bool wait) {
+    collect_all(wait ? Wait::for_streams : Wait::no);
+    free_segments(true);
+    std::uint64_t released = release_idle(Extents::kAnyTime);
+    if (wait && pass_unmarked()) {
+        // What was held is on its shelf now, and goes the way of the others.
+        released += give_back(release_held(false));
+    }
     return released;
 }
 
@@ -119,9 +133,7 @@ bool Pool::close(Failure& why) {
         }
         const SlowPathScope scope(call_, context_);
         reclaim_caches();
-        collect_all(Wait::for_card);
-        free_segments(true);
-        release_idle(Extents::kAnyTime);
+        give_back(true);
         events_.drop();
         closed_.store(true, std::memory_order_release);
         // What the driver refused to take, and what is a graph's, is tried again at the end of the
@@ -158,6 +170,7 @@ void Pool::forget_driver() {
         }
     }
     events_.forget();
+    fence_ = 0;
     direct_.clear();
     extents_->forget();
     pages_->shut();

@@ -181,8 +181,10 @@ class Pool {
     bool shelve_excess(Cache& cache, ClassIndex full);
     void end_shelf(std::uint32_t number);
     void collect(Shelf& shelf, ClassIndex index, std::size_t most);
-    enum class Wait : std::uint8_t { no, for_streams, for_card };
+    enum class Wait : std::uint8_t { no, for_streams };
     void collect_all(Wait wait);
+    bool pass_unmarked();
+    bool wait_for_card();
     void reclaim_caches();
     void drop_ended();
 
@@ -226,6 +228,7 @@ class Pool {
     void put_in_force(const Config& config);
     std::string explain(std::uint64_t bytes, const Failure& cause);
 
+    std::uint64_t give_back(bool wait);
     void give_addresses_back();
     void forget_driver();
     void tell_checker_of_free(const Cache& cache, std::uint64_t address, std::uint64_t bytes);
@@ -238,6 +241,7 @@ class Pool {
     const int fork_count_;
     void (*block_allocated_)(std::uint64_t, std::size_t, void*) = nullptr;  // the checker's, if any
     void (*block_freed_)(std::uint64_t, std::size_t, void*) = nullptr;
+    void (*rely_on_waits_)(int) = nullptr;
     std::unique_ptr<NvtxMarks> nvtx_;     // null: off, or nobody listens
     double (*driver_clock_)() = nullptr;  // of a simulated GPU, nanoseconds
     std::uint64_t card_bytes_ = 0;
@@ -267,6 +271,7 @@ class Pool {
     std::vector<std::unique_ptr<Cache>> caches_;
     Direct direct_;
     Lending lending_;
+    CUdeviceptr fence_ = 0;  // what wait_for_card() took and the driver refused to take back
     bool abandoned_ = false;
     bool grew_ = false;  // since map_ahead() looked last
     std::uint64_t peak_reserved_ = 0;
