@@ -13,13 +13,13 @@ Pool::Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, const 
       context_(context),
       fork_count_(fork_count()),
       events_(call_),
+      fence_(*driver_),
       keeper_([this] { return tend(); }) {
     const auto symbol = [&]<class Function>(Function*& function, const char* name) {
         function = reinterpret_cast<Function*>(driver_->symbol(name));
     };
     symbol(block_allocated_, "simBlockAlloc");
     symbol(block_freed_, "simBlockFree");
-    symbol(rely_on_waits_, "simRelyOnWaits");
     symbol(driver_clock_, "simNow");
     put_in_force(config);
 }
@@ -74,14 +74,12 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
 }
 
 Pool::~Pool() {
-    // What is done goes first, as long as the pool is told of streams: it makes room for the wait.
-    if (extents_ != nullptr) trim(false);
     unregister_pool(id_);
     keeper_.stop();
     if (extents_ == nullptr || abandoned_) return;
     // Whatever is still live goes too: nobody can free it any more.
     const SlowPathScope scope(call_, context_);
-    if ((!large_.empty() || slabs_->mapped() > 0) && !wait_for_card()) {
+    if ((!large_.empty() || slabs_->mapped() > 0) && !fence_.wait()) {
         // Work may be under way, and there is no waiting for it: its memory ends with the context.
         forget_driver();
         return;
@@ -89,7 +87,7 @@ Pool::~Pool() {
     for (auto& [address, slab] : large_) extents_->destroy(std::move(slab->extent));
     for (Extent& extent : slabs_->take_all_segments()) extents_->destroy(std::move(extent));
     for (const auto& [address, block] : direct_.all()) call_.cuMemFree_v2(address);
-    if (fence_ != 0) call_.cuMemFree_v2(fence_);
+    fence_.give_back();
     extents_->release(~std::uint64_t{0}, Extents::kAnyTime);
     streams_.clear();
     captures_.clear();
@@ -110,7 +108,7 @@ std::uint64_t Pool::trim(bool wait) {
     return released;
 }
 
-// What is done; wait: all of it. What has a mark goes first: the wait for the card needs some room.
+// What is done; wait: all of it. What has a mark goes first: the wait for the card takes a page.
 std::uint64_t Pool::give_back(bool wait) {
     collect_all(wait ? Wait::for_streams : Wait::no);
     free_segments(true);
@@ -170,7 +168,7 @@ void Pool::forget_driver() {
         }
     }
     events_.forget();
-    fence_ = 0;
+    fence_.forget();
     direct_.clear();
     extents_->forget();
     pages_->shut();

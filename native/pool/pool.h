@@ -31,6 +31,7 @@
 #include "pool/config.h"
 #include "pool/direct.h"
 #include "pool/extents.h"
+#include "pool/fence.h"
 #include "pool/keeper.h"
 #include "pool/lending.h"
 #include "pool/nvtx.h"
@@ -184,7 +185,6 @@ class Pool {
     enum class Wait : std::uint8_t { no, for_streams };
     void collect_all(Wait wait);
     bool pass_unmarked();
-    bool wait_for_card();
     void reclaim_caches();
     void drop_ended();
 
@@ -241,7 +241,6 @@ class Pool {
     const int fork_count_;
     void (*block_allocated_)(std::uint64_t, std::size_t, void*) = nullptr;  // the checker's, if any
     void (*block_freed_)(std::uint64_t, std::size_t, void*) = nullptr;
-    void (*rely_on_waits_)(int) = nullptr;
     std::unique_ptr<NvtxMarks> nvtx_;     // null: off, or nobody listens
     double (*driver_clock_)() = nullptr;  // of a simulated GPU, nanoseconds
     std::uint64_t card_bytes_ = 0;
@@ -271,7 +270,7 @@ class Pool {
     std::vector<std::unique_ptr<Cache>> caches_;
     Direct direct_;
     Lending lending_;
-    CUdeviceptr fence_ = 0;  // what wait_for_card() took and the driver refused to take back
+    Fence fence_;
     bool abandoned_ = false;
     bool grew_ = false;  // since map_ahead() looked last
     std::uint64_t peak_reserved_ = 0;

@@ -46,28 +46,13 @@ bool Pool::pass_unmarked() {
         }
     }
     if (unmarked.empty() && lending_.bytes_awaiting_card() == 0) return false;
-    if (!wait_for_card()) return false;
+    if (!fence_.wait()) return false;
     for (const auto& [shelf, number] : unmarked) {
         const std::lock_guard guard(shelf->lock);
         shelf->marks.pass(number);
     }
     lending_.card_is_done();
     return true;
-}
-
-// For all work that was issued before, by anybody, on streams of any kind. cuMemFree does that, and
-// captures survive it in relaxed mode; cuCtxSynchronize breaks every one of the context. A page of
-// its own, so that the driver does not merely put it on a list. False: nothing is known.
-bool Pool::wait_for_card() {
-    if (fence_ == 0 && call_.cuMemAlloc_v2(&fence_, kPage) != CUDA_SUCCESS) {
-        fence_ = 0;
-        return false;
-    }
-    if (rely_on_waits_ != nullptr) rely_on_waits_(1);
-    const bool waited = call_.cuMemFree_v2(fence_) == CUDA_SUCCESS;
-    if (rely_on_waits_ != nullptr) rely_on_waits_(0);
-    if (waited) fence_ = 0;
-    return waited;
 }
 
 // Graphs that are gone end their captures; ended streams whose work is done need no shelf.
