@@ -277,7 +277,7 @@ def test_memory_goes_back_by_two_calls(pool: Pool, device: Device, sim: Simulato
         assert pool.release_all() == 8 * MIB
         assert calls(sim) == {
             **FIRST_MARK,
-                "cuEventSynchronize": 1,
+            "cuEventSynchronize": 1,
             "cuEventDestroy_v2": 1,
             "cuMemUnmap": 1,
             "cuMemRelease": 1,
