@@ -13,24 +13,11 @@ namespace {
 constexpr std::uint64_t kPage = 4096;
 constexpr int kLastAttribute = 21;  // of pointers, in the driver that the profile stands for
 
-// These calls wait for all work of the context, though nothing documents that they do. Nobody may
-// count on more than what was issued before.
+// These calls wait for all work of the context, though nothing documents that they do.
 CUresult wait_as_the_driver_does(Call& call) {
     call.observe();
-    const bool checked = call.machine().settings.checker;
-    Clock done;
-    if (checked) {
-        done = call.context().retired;
-        for (const Stream* stream : call.machine().all_streams(&call.context())) {
-            done.join(stream->actor.clock);
-        }
-    }
-    const CUresult result = call.wait_for_context(call.context());
-    if (result == CUDA_SUCCESS && checked) {
-        Checker& checker = call.machine().checker;
-        call.thread().relies_on_waits ? checker.host_waited(done)
-                                      : checker.host_waited_implicitly(done);
-    }
+    const bool relied_on = call.thread().relies_on_waits;
+    const CUresult result = call.wait_for_work_so_far(call.context(), relied_on);
     return result != CUDA_SUCCESS ? result : call.context().error;
 }
 
