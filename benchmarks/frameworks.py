@@ -20,7 +20,7 @@ from pathlib import Path
 import machine
 import msgspec
 import programs
-from frameworks_rows import CASES, Case, Report, Row, compare, fill, line, markdown
+from frameworks_rows import CASES, Case, Report, Row, compare, fill, last_words, line, markdown
 from frameworks_work import Part, versions
 
 DEFAULT_OUTPUT = programs.RESULTS / "frameworks_h200.json"
@@ -54,8 +54,9 @@ def run_child(case: Case, allocator: str, options: Namespace, folder: Path, left
     if path.is_file():
         fill(row, msgspec.json.decode(path.read_bytes(), type=Part))
     if status != 0:
-        told = (row.error or words)[-ERROR_CHARACTERS:]
-        row.error = f"{how_it_ended(status, most)}\n{told}".strip()
+        told = row.error or words
+        print(told[-ERROR_CHARACTERS:], file=sys.stderr)
+        row.error = f"{how_it_ended(status, most)}\n{last_words(told)}".strip()
     return row
 
 

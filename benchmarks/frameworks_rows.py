@@ -1,5 +1,6 @@
 """The rows of the frameworks benchmark: what is run, what comes out, how it reads."""
 
+import re
 import statistics
 from pathlib import Path
 
@@ -109,6 +110,12 @@ def note(row: Row) -> str:
     """What there is to say beside the figures: how the process ended, and its last line."""
     told = row.error.splitlines()
     return row.difference or ": ".join(dict.fromkeys([*told[:1], *told[-1:]]))
+
+
+def last_words(text: str) -> str:
+    """The last line of what a process said, for a result file: folders of the machine left out."""
+    lines = text.strip().splitlines() or [""]
+    return re.sub(r"(?<![\w/.])[~.]{0,2}/(?:[^\s/'\":,()]+/)*(?=[^\s/])", "", lines[-1].strip())
 
 
 def figure(value: float | None) -> str:

@@ -30,6 +30,7 @@ class Controls {
         find(host_access_, "simHostAccess");
         find(block_alloc_, "simBlockAlloc");
         find(block_free_, "simBlockFree");
+        find(rely_on_waits_, "simRelyOnWaits");
         find(settings_, "simSettings");
         find(reports_, "simReports");
         find(clear_reports_, "simClearReports");
@@ -84,6 +85,7 @@ class Controls {
         const GilReleased released;
         block_free_(address, bytes, handle);
     }
+    void rely_on_waits(bool on) const { rely_on_waits_(on ? 1 : 0); }
     nb::bytes settings() const { return text(settings_); }
     nb::bytes reports() const { return text(reports_); }
     nb::bytes call_counts() const { return text(call_counts_); }
@@ -148,6 +150,7 @@ class Controls {
     decltype(&simHostAccess) host_access_;
     decltype(&simBlockAlloc) block_alloc_;
     decltype(&simBlockFree) block_free_;
+    decltype(&simRelyOnWaits) rely_on_waits_;
     decltype(&simSettings) settings_;
     decltype(&simReports) reports_;
     decltype(&simClearReports) clear_reports_;
@@ -176,6 +179,7 @@ void bind_simulator(nb::module_& module) {
              nb::arg("stream"))
         .def("block_free", &Controls::block_free, nb::arg("address"), nb::arg("nbytes"),
              nb::arg("stream"))
+        .def("rely_on_waits", &Controls::rely_on_waits, nb::arg("on"))
         .def("settings", &Controls::settings)
         .def("reports", &Controls::reports)
         .def("clear_reports", &Controls::clear_reports)

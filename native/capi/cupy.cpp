@@ -53,6 +53,7 @@ void* vramkit_cupy_malloc(void* param, size_t size, int device) {
         void* const stream = reinterpret_cast<void*>(made.current_stream());
         std::uint64_t address = allocate(*pool, size, stream, Life::unknown, true, why);
         // CuPy destroys streams and tells nobody; like its own pool, wait for the card then.
+        // Captures survive that.
         if (address == 0 && why.kind == Failure::Kind::out_of_memory &&
             pool->engine->trim(true) > 0) {
             why = {};

@@ -13,6 +13,7 @@ Pool::Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, const 
       context_(context),
       fork_count_(fork_count()),
       events_(call_),
+      fence_(*driver_),
       keeper_([this] { return tend(); }) {
     const auto symbol = [&]<class Function>(Function*& function, const char* name) {
         function = reinterpret_cast<Function*>(driver_->symbol(name));
@@ -78,12 +79,13 @@ Pool::~Pool() {
     if (extents_ == nullptr || abandoned_) return;
     // Whatever is still live goes too: nobody can free it any more.
     const SlowPathScope scope(call_, context_);
-    if ((!large_.empty() || slabs_->mapped() > 0) && call_.cuCtxSynchronize() != CUDA_SUCCESS) {
+    if ((!large_.empty() || slabs_->mapped() > 0) && !fence_.wait()) {
         // Work may be under way, and there is no waiting for it: its memory ends with the context.
         forget_driver();
         return;
     }
     for (const auto& [address, block] : direct_.all()) call_.cuMemFree_v2(address);
+    fence_.give_back();
     streams_.clear();
     captures_.clear();
     caches_.clear();
@@ -97,11 +99,21 @@ std::uint64_t Pool::trim(bool wait) {
     if (abandoned_) return 0;
     const SlowPathScope scope(call_, context_);
     reclaim_caches();
-    collect_all(wait ? Wait::for_card : Wait::no);
-    free_segments(true);
-    const std::uint64_t released = release_idle(Extents::kAnyTime);
+    const std::uint64_t released = give_back(wait);
     events_.drop();
     grew_ = false;  // who gives memory back wants none mapped ahead
+    return released;
+}
+
+// What is done; wait: all of it. What has a mark goes first: the wait for the card takes a page.
+std::uint64_t Pool::give_back(bool wait) {
+    collect_all(wait ? Wait::for_streams : Wait::no);
+    free_segments(true);
+    std::uint64_t released = release_idle(Extents::kAnyTime);
+    if (wait && pass_unmarked()) {
+        // What was held is on its shelf now, and goes the way of the others.
+        released += give_back(release_held(false));
+    }
     return released;
 }
 
@@ -116,9 +128,7 @@ bool Pool::close(Failure& why) {
         }
         const SlowPathScope scope(call_, context_);
         reclaim_caches();
-        collect_all(Wait::for_card);
-        free_segments(true);
-        release_idle(Extents::kAnyTime);
+        give_back(true);
         events_.drop();
         closed_.store(true, std::memory_order_release);
         // What the driver refused to take, and what is a graph's, is tried again at the end of the
@@ -155,6 +165,7 @@ void Pool::forget_driver() {
         }
     }
     events_.forget();
+    fence_.forget();
     direct_.clear();
     extents_->forget();
     pages_->shut();

@@ -31,6 +31,7 @@
 #include "pool/config.h"
 #include "pool/direct.h"
 #include "pool/extents.h"
+#include "pool/fence.h"
 #include "pool/keeper.h"
 #include "pool/lending.h"
 #include "pool/nvtx.h"
@@ -181,8 +182,9 @@ class Pool {
     bool shelve_excess(Cache& cache, ClassIndex full);
     void end_shelf(std::uint32_t number);
     void collect(Shelf& shelf, ClassIndex index, std::size_t most);
-    enum class Wait : std::uint8_t { no, for_streams, for_card };
+    enum class Wait : std::uint8_t { no, for_streams };
     void collect_all(Wait wait);
+    bool pass_unmarked();
     void reclaim_caches();
     void drop_ended();
 
@@ -230,6 +232,7 @@ class Pool {
     void put_in_force(const Config& config);
     std::string explain(std::uint64_t bytes, const Failure& cause);
 
+    std::uint64_t give_back(bool wait);
     void give_addresses_back();
     void forget_driver();
     void tell_checker_of_free(const Cache& cache, std::uint64_t address, std::uint64_t bytes);
@@ -271,6 +274,7 @@ class Pool {
     std::vector<std::unique_ptr<Cache>> caches_;
     Direct direct_;
     Lending lending_;
+    Fence fence_;
     bool abandoned_ = false;
     bool grew_ = false;  // since map_ahead() looked last
     std::uint64_t peak_reserved_ = 0;

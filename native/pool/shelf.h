@@ -116,10 +116,6 @@ class Shelf {
         return stream.told && !ended && stream.capture == 0 &&
                stream.handle != VRAMKIT_STREAM_PER_THREAD;
     }
-    // As far as it can be asked.
-    bool is_captured() const {
-        return can_mark() && pool::is_captured(marks.call(), stream.handle);
-    }
     // Marks what is unmarked, where that can be done.
     void mark() {
         if (can_mark() && has_unmarked()) record();

@@ -19,43 +19,40 @@ void Pool::collect(Shelf& shelf, ClassIndex index, std::size_t most) {
     for (const BlockRef& block : blocks) give_idle(block);
 }
 
-// Whatever is done, of all shelves; or everything, at the price of a wait on the host.
+// Whatever is done, of all shelves; or all that has a mark, at the price of a wait on the host.
 void Pool::collect_all(Wait wait) {
-    std::vector<std::pair<Shelf*, Marks::Number>> unmarked;
-    bool captured = false;
     release_held(wait != Wait::no);
-    const auto each_shelf = [&](auto visit) {
-        for (Known& each : streams_) {
-            if (each.shelf == nullptr) continue;
-            const std::lock_guard guard(each.shelf->lock);
-            visit(*each.shelf);
-        }
-    };
-    each_shelf([&](Shelf& shelf) {
+    for (Known& each : streams_) {
+        if (each.shelf == nullptr) continue;
+        Shelf& shelf = *each.shelf;
+        const std::lock_guard guard(shelf.lock);
         shelf.mark();
         wait == Wait::no ? shelf.marks.ask() : static_cast<void>(shelf.marks.wait());
-        captured |= wait == Wait::for_card && shelf.is_captured();
-        // Other threads go on: only what is here now is waited for below.
-        if (wait == Wait::for_card && shelf.has_unmarked()) {
-            unmarked.emplace_back(&shelf, shelf.marks.close());
-        }
-    });
-    // Blocks of raw streams that nobody spoke of lately: their handles may mean anything by now,
-    // and only the whole card can be waited for. That would break every capture of the context.
-    const bool awaited = wait == Wait::for_card && lending_.bytes_awaiting_card() > 0;
-    if ((!unmarked.empty() || awaited) && !captured && call_.cuCtxSynchronize() == CUDA_SUCCESS) {
-        for (const auto& [shelf, number] : unmarked) {
-            const std::lock_guard guard(shelf->lock);
-            shelf->marks.pass(number);
-        }
-        lending_.card_is_done();
-        // What was held is on its shelf now, and goes the way of the others.
-        if (release_held(false)) return collect_all(wait);
-    }
-    each_shelf([&](Shelf& shelf) {
         for (ClassIndex index = 0; index < kClasses; ++index) collect(shelf, index, kAll);
-    });
+    }
     drop_ended();
+}
+
+// Blocks of raw streams that nobody spoke of lately: their handles may mean anything by now, and
+// only the whole card can be waited for. True: it was, and what has no mark has passed.
+bool Pool::pass_unmarked() {
+    std::vector<std::pair<Shelf*, Marks::Number>> unmarked;
+    for (Known& each : streams_) {
+        if (each.shelf == nullptr) continue;
+        const std::lock_guard guard(each.shelf->lock);
+        // Other threads go on: only what is here now is waited for.
+        if (each.shelf->has_unmarked()) {
+            unmarked.emplace_back(each.shelf.get(), each.shelf->marks.close());
+        }
+    }
+    if (unmarked.empty() && lending_.bytes_awaiting_card() == 0) return false;
+    if (!fence_.wait()) return false;
+    for (const auto& [shelf, number] : unmarked) {
+        const std::lock_guard guard(shelf->lock);
+        shelf->marks.pass(number);
+    }
+    lending_.card_is_done();
+    return true;
 }
 
 // Graphs that are gone end their captures; ended streams whose work is done need no shelf.

@@ -16,13 +16,8 @@ constexpr int kLastAttribute = 21;  // of pointers, in the driver that the profi
 // These calls wait for all work of the context, though nothing documents that they do.
 CUresult wait_as_the_driver_does(Call& call) {
     call.observe();
-    const CUresult result = call.wait_for_context(call.context());
-    if (result == CUDA_SUCCESS && call.machine().settings.checker) {
-        call.machine().checker.host_waited_implicitly(call.context().retired);
-        for (const Stream* stream : call.machine().all_streams(&call.context())) {
-            call.machine().checker.host_waited_implicitly(stream->actor.clock);
-        }
-    }
+    const bool relied_on = call.thread().relies_on_waits;
+    const CUresult result = call.wait_for_work_so_far(call.context(), relied_on);
     return result != CUDA_SUCCESS ? result : call.context().error;
 }
 

@@ -44,11 +44,13 @@ Call::Call(CallId id, void* return_address, Needs needs) : thread_(thread_state(
     if (thread_.generation != all.generation) {
         const bool in_host_function = thread_.in_host_function;
         const bool per_thread_default = thread_.per_thread_default;
+        const bool relies_on_waits = thread_.relies_on_waits;
         void* address = thread_.return_address;
         thread_ = ThreadState{};
         thread_.generation = all.generation;
         thread_.in_host_function = in_host_function;
         thread_.per_thread_default = per_thread_default;
+        thread_.relies_on_waits = relies_on_waits;
         thread_.return_address = address;
     }
     ++all.calls;

@@ -68,7 +68,8 @@ class Call {
     CUresult wait_for(const std::shared_ptr<Stream>& stream);
     CUresult wait_for_context(Context& context);
     // For what was issued before this call: what other threads issue meanwhile is not awaited.
-    CUresult wait_for_work_so_far(Context& context);
+    // counts: as an order for the checker; else a program that needs it is told so.
+    CUresult wait_for_work_so_far(Context& context, bool counts = true);
     // The end of a call that synchronises: pools give memory back.
     void synchronised();
     // Host time of giving a pool's chunks back to the card: what virtual memory costs.

@@ -145,6 +145,11 @@ SIM_EXPORT void simBlockFree(uint64_t address, size_t bytes, void* stream) {
     block(CallId::simBlockFree, SIM_RETURN_ADDRESS, address, bytes, stream);
 }
 
+SIM_EXPORT void simRelyOnWaits(int on) {
+    // Of the thread, not of the machine: no call, and no lock.
+    thread_state().relies_on_waits = on != 0;
+}
+
 SIM_EXPORT size_t simSettings(char* buffer, size_t capacity) {
     return give_json(buffer, capacity, [](Json& json, const Machine& machine) {
         write_settings(json, machine.settings);

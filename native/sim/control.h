@@ -35,6 +35,9 @@ void simHostAccess(const void* pointer, size_t bytes, int write);
 // A pool hands out or takes back [address, address + bytes) in the order of a stream (0: legacy).
 void simBlockAlloc(uint64_t address, size_t bytes, void* stream);
 void simBlockFree(uint64_t address, size_t bytes, void* stream);
+// While on, the calling thread knows that cuMemFree, cuMemFreeHost and cuMemHostUnregister wait for
+// the work issued before them and relies on it: the checker takes these waits for documented ones.
+void simRelyOnWaits(int on);
 
 // {"profile":..., "clock":..., "checker":bool, "data":bool, "capacity":..., "devices":..., ...}, or
 // {"error": why VRAMKIT_SIM cannot be used}

@@ -49,6 +49,7 @@ struct ThreadState {
     bool in_host_function = false;
     // Set by the _ptsz and _ptds entry points: handle 0 means the thread's own default stream.
     bool per_thread_default = false;
+    bool relies_on_waits = false;  // that cuMemFree and the like do and do not document
     void* return_address = nullptr;
 };
 static_assert(std::is_trivially_destructible_v<ThreadState>);

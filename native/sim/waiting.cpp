@@ -119,7 +119,7 @@ CUresult Call::wait_for_context(Context& context) {
     });
 }
 
-CUresult Call::wait_for_work_so_far(Context& context) {
+CUresult Call::wait_for_work_so_far(Context& context, bool counts) {
     std::unordered_map<std::uint64_t, std::uint64_t> awaited;  // operations, by id of the stream
     Clock done;
     if (machine_->settings.checker) done = context.retired;
@@ -136,7 +136,8 @@ CUresult Call::wait_for_work_so_far(Context& context) {
             return found == awaited.end() || each->issued - each->pending >= found->second;
         });
     });
-    if (result == CUDA_SUCCESS && machine_->settings.checker) machine_->checker.host_waited(done);
+    if (result != CUDA_SUCCESS || !machine_->settings.checker) return result;
+    counts ? machine_->checker.host_waited(done) : machine_->checker.host_waited_implicitly(done);
     return result;
 }
 

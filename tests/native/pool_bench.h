@@ -130,7 +130,7 @@ inline void check_order(const Card& card) {
 inline void check_nothing_left() {
     const std::string left = gpu::text_of(gpu::sim().live_objects);
     for (const char* kind :
-         {"events", "device", "reservations", "handles", "mappings", "user_objects"}) {
+         {"events", "device", "pinned", "reservations", "handles", "mappings", "user_objects"}) {
         if (figure(left, kind) != 0) CHECK_EQUAL(left, std::string("none of ") + kind);
     }
 }

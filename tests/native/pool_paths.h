@@ -163,7 +163,17 @@ inline const Path kPaths[] = {
          gpu::sim().advance(kSecond);
          b.pool->trim(false);
      }},
-    {"release", "cuMemRelease", {}, fill, [](Bench& b) { b.pool->trim(true); }},
+    {"release", "cuMemFree_v2", {}, fill, [](Bench& b) { b.pool->trim(true); }},
+    {"release on a full card",
+     "cuMemFreeHost",
+     {},
+     nothing,
+     [](Bench& b) {
+         b.take(kLarge, b.raw, 20);
+         b.take(kPage, b.raw, 4);
+         b.give();
+         b.pool->trim(true);
+     }},
     {"defragment",
      "cuMemMap",
      {},
@@ -249,7 +259,7 @@ inline const Path kPaths[] = {
          CHECK(b.pool->close(why));
      }},
     {"the pool goes with blocks in use",
-     "cuCtxSynchronize",
+     "cuMemFree_v2",
      {},
      fill,
      [](Bench& b) {

@@ -77,9 +77,7 @@ void check_usable(Bench& bench, const Fault& fault) {
 
 // A pool that goes while the driver refuses for good, or will not say when the work is done, has to
 // leave what it held to the end of the context.
-bool is_beyond_the_pool(const Fault& fault) {
-    return fault.times > 1 || fault.of("cuCtxSynchronize");
-}
+bool is_beyond_the_pool(const Fault& fault) { return fault.times > 1 || fault.of("cuMemFree_v2"); }
 
 // The calls that the path made.
 std::map<std::string, std::uint64_t> follow(const Path& path, const Fault& fault) {
@@ -146,13 +144,64 @@ TEST(a_mark_without_an_event_holds_the_blocks_until_the_card_is_waited_for) {
     card.occupy(first);
     card.use(address, kPage, first);
     CHECK_EQUAL(gpu::sim().inject("cuEventCreate", 1, 1, CUDA_ERROR_OUT_OF_MEMORY, 0), 0);
-    CHECK_EQUAL(gpu::sim().inject("cuCtxSynchronize", 1, 1, CUDA_ERROR_UNKNOWN, 0), 0);
+    CHECK_EQUAL(gpu::sim().inject("cuMemFree_v2", 1, 1, CUDA_ERROR_UNKNOWN, 0), 0);
     must_free(*pool, address);
-    CHECK_EQUAL(card.calls("cuCtxSynchronize"), std::uint64_t{0});  // free waits for nothing
+    CHECK_EQUAL(card.calls("cuMemFree_v2"), std::uint64_t{0});  // free waits for nothing
     const std::uint64_t other = must_malloc(*pool, kPage, second);
     CHECK(other != address);
     CHECK_EQUAL(pool->trim(true), std::uint64_t{0});  // the card could not be waited for
+    CHECK_EQUAL(card.calls("cuMemAlloc_v2"), std::uint64_t{1});
     CHECK_EQUAL(pool->trim(true), kPage);
+    CHECK_EQUAL(card.calls("cuMemAlloc_v2"), std::uint64_t{1});  // what the first one left served
     must_free(*pool, other);
+    check_order(card);
+}
+
+TEST(on_a_full_card_the_wait_takes_host_memory) {
+    for (const bool live : {false, true}) {
+        const Card card("checker=on,data=off,capacity=64MiB");
+        const StreamRef raw = card.stream(false);
+        auto pool = open_pool(card);
+        std::vector<std::uint64_t> blocks;
+        Failure why;
+        while (const std::uint64_t block = pool->malloc(kPage, raw, false, why)) {
+            blocks.push_back(block);
+        }
+        CHECK(blocks.size() > 20);
+        card.occupy(raw);
+        for (const std::uint64_t block : blocks) {
+            card.use(block, kPage, raw);
+            if (!live) must_free(*pool, block);
+        }
+        gpu::sim().reset_call_counts();
+        if (live) {
+            pool = nullptr;
+        } else {
+            CHECK_EQUAL(pool->trim(true), blocks.size() * kPage);
+            CHECK_EQUAL(pool->check_invariants(), std::string());
+        }
+        CHECK_EQUAL(card.calls("cuMemFreeHost"), std::uint64_t{1});
+        CHECK_EQUAL(card.calls("cuMemFree_v2"), std::uint64_t{0});
+        check_order(card);
+        pool = nullptr;
+        check_nothing_left();
+    }
+}
+
+TEST(where_the_card_cannot_be_waited_for_the_memory_stays) {
+    const Card card;
+    const StreamRef raw = card.stream(false);
+    const auto pool = open_pool(card);
+    const std::uint64_t block = must_malloc(*pool, kPage, raw);
+    card.occupy(raw);
+    card.use(block, kPage, raw);
+    must_free(*pool, block);
+    CHECK_EQUAL(gpu::sim().inject("cuMemAlloc_v2", 1, 1, CUDA_ERROR_OUT_OF_MEMORY, 0), 0);
+    CHECK_EQUAL(gpu::sim().inject("cuMemHostAlloc", 1, 1, CUDA_ERROR_OUT_OF_MEMORY, 0), 0);
+    CHECK_EQUAL(pool->trim(true), std::uint64_t{0});
+    CHECK_EQUAL(pool->stats().reserved, kPage);
+    CHECK_EQUAL(must_malloc(*pool, kPage, raw), block);  // its own stream has it at any time
+    must_free(*pool, block);
+    CHECK_EQUAL(pool->trim(true), kPage);
     check_order(card);
 }

@@ -351,7 +351,7 @@ TEST(what_is_freed_while_another_thread_waits_for_the_card_is_not_taken_for_done
     Gate gate(card, raw);
     std::future<std::uint64_t> released =
         std::async(std::launch::async, [&] { return pool->trim(true); });
-    wait_for_call(card, "cuCtxSynchronize", released);
+    wait_for_call(card, "cuMemFree_v2", released);
     card.occupy(raw);
     card.use(late_raw, kPage, raw);
     must_free(*pool, late_raw);

@@ -12,20 +12,24 @@ from vramkit.driver import Device, Stream
 from .graphs import MODES, Graphs
 from .support import MIB, Foreign, run
 
-pytestmark = pytest.mark.sim_only
-
 Activity = Callable[["Bench"], None]
 ACTIVITIES: dict[str, Activity] = {}
+NEED_TIME = {"steps", "a wait on the host"}  # of the simulated clock
+
+WORK_NANOSECONDS = 10**8
+SIZE = 4096
 
 
 class Bench:
-    """Two pools and two streams that nobody captures; `limited` has 8 MiB, all of it used once."""
+    """Two pools and streams that nobody captures; `limited` has 8 MiB, all of it used once."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.pool = Pool(device=device, background=False)
         self.limited = Pool(device=device, background=False, limit=8 * MIB)
-        self.stream, self.other = device.stream(), device.stream()
+        self.stream, self.other, self.raw = (device.stream() for _ in range(3))
+        self.result = device.alloc_pinned(SIZE)
+        self.result.write(bytes(SIZE))
         self.closed_meanwhile: Stream | None = device.stream()
         self.device.kernels.spin(1, stream=self.stream)  # its module is loaded now
         for pool in (self.pool, self.limited):
@@ -36,9 +40,18 @@ class Bench:
             self.limited.free(address)
         self.held = blocks[1]
 
+    def work_on(self, address: int) -> None:
+        """Long work on a stream that the pool knows by its handle alone. Its end tells the host."""
+        self.device.kernels.spin(WORK_NANOSECONDS, stream=self.raw)
+        self.device.fill(address, 7, SIZE, stream=self.raw)
+        self.device.copy(self.result, address, SIZE, stream=self.raw)
+
+    def is_done(self) -> bool:
+        return bytes(self.result.read()) == b"\x07" * SIZE
+
     def close(self) -> None:
         self.limited.free(self.held)
-        for thing in (self.pool, self.limited, self.stream, self.other):
+        for thing in (self.pool, self.limited, self.stream, self.other, self.raw, self.result):
             thing.close()
         if self.closed_meanwhile is not None:
             self.closed_meanwhile.close()
@@ -140,6 +153,49 @@ def pools_that_open_and_close(bench: Bench) -> None:
 
 
 @activity
+def release_of_blocks_that_raw_streams_are_at(bench: Bench) -> None:
+    address = bench.pool.malloc(SIZE, Foreign(bench.raw))
+    bench.work_on(address)
+    bench.pool.free(address)
+    assert bench.pool.trim() == 0  # no mark is behind the work
+    assert bench.pool.release_all() > 0
+    assert bench.is_done()
+    assert bench.pool.stats().reserved == 0
+
+
+@activity
+def release_of_blocks_lent_to_raw_streams(bench: Bench) -> None:
+    address = bench.pool.malloc(SIZE, bench.stream)
+    bench.raw.wait(bench.stream)
+    bench.pool.also_used_on(address, Foreign(bench.raw))
+    bench.work_on(address)
+    bench.pool.free(address)
+    assert bench.pool.release_all() > 0
+    assert bench.is_done()
+    assert bench.pool.stats().reserved == 0
+
+
+@activity
+def the_close_of_a_pool_that_raw_streams_are_at(bench: Bench) -> None:
+    with Pool(device=bench.device, background=False) as made:
+        address = made.malloc(SIZE, Foreign(bench.raw))
+        bench.work_on(address)
+        made.free(address)
+    assert bench.is_done()
+
+
+@activity
+def the_end_of_a_pool_that_raw_streams_are_at(bench: Bench) -> None:
+    made = Pool(device=bench.device, background=False)
+    freed, live = (made.malloc(SIZE, Foreign(bench.raw)) for _ in range(2))
+    bench.work_on(freed)
+    bench.device.fill(live, 1, SIZE, stream=bench.raw)
+    made.free(freed)
+    del made
+    assert bench.is_done()
+
+
+@activity
 def large_blocks_straight_from_the_driver(bench: Bench) -> None:
     bench.pool.configure(large="direct")
     bench.pool.free(bench.pool.malloc(4 * MIB, bench.stream))
@@ -154,21 +210,33 @@ def figures(bench: Bench) -> None:
 
 @pytest.mark.parametrize("whose", ["another thread", "its own thread"])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("blocking", [False, True])
-@pytest.mark.parametrize("name", ACTIVITIES)
+@pytest.mark.parametrize("kind", ["known", "known and blocking", "unknown", "unknown and blocking"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.sim_only] if name in NEED_TIME else [])
+        for name in ACTIVITIES
+    ],
+)
 def test_a_capture_survives(
-    device: Device, graphs: Graphs, name: str, mode: str, whose: str, blocking: bool
+    device: Device, graphs: Graphs, name: str, mode: str, whose: str, kind: str
 ) -> None:
+    """Known: the pool may ask the stream whether it is captured, and does."""
     bench = Bench(device)
-    with device.stream(blocking=blocking) as capturing:
-        address = bench.pool.malloc(4096, capturing)
+    with (
+        device.stream(blocking=kind.endswith("blocking")) as capturing,
+        device.alloc(SIZE) as memory,
+    ):
+        if kind.startswith("known"):
+            bench.pool.free(bench.pool.malloc(SIZE, capturing))
         with graphs.capture(capturing, MODES[mode]) as graph:
-            device.fill(address, 1, 4096, stream=capturing)
+            device.fill(memory, 1, stream=capturing)
             if whose == "another thread":
                 run(lambda: ACTIVITIES[name](bench))
             else:
                 ACTIVITIES[name](bench)
-            device.fill(address, 2, 4096, stream=capturing)
+            device.fill(memory, 2, stream=capturing)
         assert graph.nodes() == 2  # and nothing of ours is in it
-        bench.pool.free(address)
+        graph.launch(capturing)
+        capturing.synchronize()
     bench.close()

@@ -277,9 +277,23 @@ def test_memory_goes_back_by_two_calls(pool: Pool, device: Device, sim: Simulato
         assert pool.release_all() == 8 * MIB
         assert calls(sim) == {
             **FIRST_MARK,
-            "cuStreamIsCapturing": 3,  # one more: a wait for the whole card would break a capture
             "cuEventSynchronize": 1,
             "cuEventDestroy_v2": 1,
             "cuMemUnmap": 1,
             "cuMemRelease": 1,
         }
+
+
+def test_blocks_of_raw_streams_without_a_mark_cost_one_wait_for_the_card(
+    pool: Pool, sim: Simulator, streams: list[Stream]
+) -> None:
+    for stream in streams:
+        pool.free(pool.malloc(8 * MIB, Foreign(stream)))
+    calls(sim)
+    assert pool.release_all() == 24 * MIB
+    assert calls(sim) == {
+        "cuMemAlloc_v2": 1,
+        "cuMemFree_v2": 1,
+        "cuMemUnmap": 3,
+        "cuMemRelease": 3,
+    }

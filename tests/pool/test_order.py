@@ -179,4 +179,4 @@ def test_short_of_memory_a_raw_stream_is_waited_for_and_not_the_card(
         before = driver.sim.now()
         pool.free(pool.malloc(MIB, stream))
         assert driver.sim.now() - before < 0.1
-        assert "cuCtxSynchronize" not in driver.sim.call_counts()
+        assert "cuMemFree_v2" not in driver.sim.call_counts()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from vramkit.driver import Stream
 
@@ -370,6 +371,29 @@ def free_of_another_block_taken_for_a_barrier(bench: Bench, right: bool) -> Outc
     other.close()
     if right:
         stream.synchronize()
+    result.read()  # second
+    return met(result, stream, None)
+
+
+@program("implicit_wait", (DTOH, "write"), (HOST_ACCESS, "read"))
+def free_of_another_block_taken_for_a_barrier_unsaid(bench: Bench, right: bool) -> Outcome:
+    stream, result, other = bench.stream(), bench.pinned(), bench.device.alloc(SIZE)
+    bench.device.copy(result, bench.memory(), stream=stream)  # first
+    with bench.sim.relying_on_waits() if right else nullcontext():
+        other.close()
+    result.read()  # second
+    return met(result, stream, None)
+
+
+@program("race", (DTOH, "write"), (HOST_ACCESS, "read"))
+def work_issued_after_the_free_that_is_relied_on(bench: Bench, right: bool) -> Outcome:
+    stream, result, memory = bench.stream(), bench.pinned(), bench.memory()
+    with bench.sim.relying_on_waits():
+        if not right:
+            bench.device.alloc(SIZE).close()
+        bench.device.copy(result, memory, stream=stream)  # first
+        if right:
+            bench.device.alloc(SIZE).close()
     result.read()  # second
     return met(result, stream, None)
 

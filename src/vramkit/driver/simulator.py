@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import fspath
 from pathlib import Path
 from typing import Literal
@@ -129,6 +131,16 @@ class Simulator:
     def block_free(self, address: int, nbytes: int, stream: SupportsCudaStream) -> None:
         """Tell the checker that a pool takes a range back in the order of a stream."""
         self._controls.block_free(address, nbytes, stream)
+
+    @contextmanager
+    def relying_on_waits(self) -> Iterator[None]:
+        """The calling thread knows that cuMemFree, cuMemFreeHost and cuMemHostUnregister wait for
+        the work issued before them, though nothing documents it: the checker is to count on it."""
+        self._controls.rely_on_waits(True)
+        try:
+            yield
+        finally:
+            self._controls.rely_on_waits(False)
 
     def host_alias(self, address: int) -> int:
         """The readable host address behind a device address; 0 where there is none."""
