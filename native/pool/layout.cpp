@@ -30,10 +30,10 @@ Pool::Layout Pool::layout() {
     for (const auto& [address, segment] : slabs_->segments()) {
         add_extent(segment->extent, Layout::Use::slabs);
     }
-    for (const auto& [address, slab] : large_) {
-        add_extent(slab->extent(), Layout::Use::block);
-        add_block(*slab, 0);
-    }
+    large_->each([&](const Slab& slab) {
+        add_extent(slab.extent(), Layout::Use::block);
+        add_block(slab, 0);
+    });
     extents_->each_idle(
         [&](const Extent& extent, std::int64_t) { add_extent(extent, Layout::Use::idle); });
     std::sort(layout.extents.begin(), layout.extents.end(),
@@ -121,10 +121,10 @@ std::string Pool::check_invariants() {
         if (idle[index] != slabs_->idle_blocks(index)) wrong += "idle blocks do not add up; ";
     }
     std::uint64_t free_spans = 0;
-    for (const auto& [address, slab] : large_) {
-        held.push_back(slab->extent());
-        check_slab(*slab);
-    }
+    large_->each([&](const Slab& slab) {
+        held.push_back(slab.extent());
+        check_slab(slab);
+    });
     for (const auto& [address, segment] : slabs_->segments()) {
         held.push_back(segment->extent);
         free_spans += segment->free;

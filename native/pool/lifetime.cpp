@@ -5,13 +5,15 @@
 
 namespace vramkit::pool {
 
-Pool::Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, const Config& config)
+Pool::Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, std::uint64_t card_bytes,
+           const Config& config)
     : id_(next_pool_id()),
       driver_(std::move(driver)),
       call_(driver_->call()),
       device_(device),
       context_(context),
       fork_count_(fork_count()),
+      card_bytes_(card_bytes),
       events_(call_),
       fence_(*driver_),
       keeper_([this] { return tend(); }) {
@@ -33,19 +35,19 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
             "cuMemAlloc, which the pool then takes at once");
         return nullptr;
     }
-    // In a forked child the pool stays for ever: its thread is not there, its locks may be held by
-    // threads that are not, and the driver is the parent's.
-    std::shared_ptr<Pool> pool(new Pool(std::move(driver), device, context, config), [](Pool* one) {
-        if (!one->forked()) delete one;
-    });
-    const SlowPathScope scope(pool->call_, context);
     size_t card = 0;
-    if (const CUresult result = pool->call_.cuDeviceTotalMem_v2(&card, device);
+    if (const CUresult result = driver->call().cuDeviceTotalMem_v2(&card, device);
         result != CUDA_SUCCESS) {
         why = Failure::of_driver(result, "cuDeviceTotalMem_v2");
         return nullptr;
     }
-    pool->card_bytes_ = card;
+    // In a forked child the pool stays for ever: its thread is not there, its locks may be held by
+    // threads that are not, and the driver is the parent's.
+    std::shared_ptr<Pool> pool(new Pool(std::move(driver), device, context, card, config),
+                               [](Pool* one) {
+                                   if (!one->forked()) delete one;
+                               });
+    const SlowPathScope scope(pool->call_, context);
     pool->addresses_ = config.nvtx
                            ? Addresses::allocate(pool->call_, round_up(config.limit, kPage), why)
                            : Addresses::reserve(pool->call_, card, why);
@@ -67,6 +69,7 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
             NvtxMarks::make(pool->addresses_->allocation(), pool->addresses_->allocation_bytes());
     }
     pool->extents_ = std::make_unique<Extents>(pool->call_, device, *pool->addresses_);
+    pool->large_ = std::make_unique<LargeBlocks>(*pool->pages_);
     pool->slabs_ = std::make_unique<Slabs>(*pool->pages_, pool->records_);
     // From here on other threads may tell it of streams.
     register_pool(pool->id_, *pool);
@@ -79,7 +82,7 @@ Pool::~Pool() {
     if (extents_ == nullptr || abandoned_) return;
     // Whatever is still live goes too: nobody can free it any more.
     const SlowPathScope scope(call_, context_);
-    if ((!large_.empty() || slabs_->mapped() > 0) && !fence_.wait()) {
+    if ((large_->count() > 0 || slabs_->mapped() > 0) && !fence_.wait()) {
         // Work may be under way, and there is no waiting for it: its memory ends with the context.
         forget_driver();
         return;

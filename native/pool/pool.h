@@ -33,6 +33,7 @@
 #include "pool/extents.h"
 #include "pool/fence.h"
 #include "pool/keeper.h"
+#include "pool/large.h"
 #include "pool/lending.h"
 #include "pool/nvtx.h"
 #include "pool/pages.h"
@@ -141,7 +142,8 @@ class Pool {
         }
     };
 
-    Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, const Config& config);
+    Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, std::uint64_t card_bytes,
+         const Config& config);
     ~Pool();  // by open()'s pointer, and never in a forked child
 
     // Hot paths, with an owner word.
@@ -178,6 +180,7 @@ class Pool {
     void set_bounds(Cache& cache, std::size_t caches_of_thread);
     std::size_t room_for(const Cache& cache, ClassIndex index) const;
     BlockRef take_from_shelf(Cache& cache, ClassIndex index);
+    BlockRef recut(const Cache& cache, ClassIndex index, bool is_short);  // recut.cpp
     void drain(Cache& cache, bool end = false);
     bool shelve_excess(Cache& cache, ClassIndex full);
     void end_shelf(std::uint32_t number);
@@ -193,18 +196,13 @@ class Pool {
                          Failure& why);
     BlockRef take_idle(Cache& cache, ClassIndex index);
     void mark_while_given(Cache& cache);
-    BlockRef recut(const Cache& cache, ClassIndex index, std::uint64_t keep,
-                   std::uint64_t cut_up_to);  // recut.cpp
     BlockRef take_of_others(const Cache& cache, ClassIndex index);
     BlockRef take_after_gpu_wait(const Cache& cache, ClassIndex index);
     BlockRef grow(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why);
     BlockRef put_together(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why);
-    BlockRef adopt(const Extent& extent);
-    void disown(Slab& slab);
     bool add_segment(Failure& why);
     bool preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& why);
     std::uint64_t next_segment_bytes() const;
-    std::uint64_t most_bytes() const;  // that it may have
     std::uint64_t may_grow() const;
     void give_idle(BlockRef block);
     void free_segments(bool dissolve_idle);
@@ -247,7 +245,7 @@ class Pool {
     void (*block_freed_)(std::uint64_t, std::size_t, void*) = nullptr;
     std::unique_ptr<NvtxMarks> nvtx_;     // null: off, or nobody listens
     double (*driver_clock_)() = nullptr;  // of a simulated GPU, nanoseconds
-    std::uint64_t card_bytes_ = 0;
+    const std::uint64_t card_bytes_;
     std::unique_ptr<Addresses> addresses_;
     std::unique_ptr<Pages> pages_;
 
@@ -257,6 +255,7 @@ class Pool {
     std::atomic<bool> direct_on_;
     std::atomic<std::uint64_t> batch_;
     std::atomic<std::uint64_t> shelf_blocks_;
+    std::atomic<std::uint64_t> most_bytes_;  // that the pool may have
     std::atomic<bool> closed_{false};
     alignas(64) Usage usage_;  // written now and then: not on the line that all read
     Events events_;            // outlives the marks below
@@ -267,7 +266,7 @@ class Pool {
     std::unique_ptr<Extents> extents_;
     SlabRecords records_;
     std::unique_ptr<Slabs> slabs_;
-    std::unordered_map<std::uint64_t, std::unique_ptr<Slab>> large_;    // by address
+    std::unique_ptr<LargeBlocks> large_;
     std::vector<Known> streams_, captures_;                             // by number
     std::unordered_map<StreamKey, std::uint32_t, StreamHash> numbers_;  // not of ended ones
     std::vector<std::uint32_t> ending_;  // ended, and work of them may be under way

@@ -1,6 +1,7 @@
 // Large blocks that a stream has freed, in other sizes than they had: cut, or joined where they are
 // neighbours. The stream may have all of it at once, so nobody waits and the driver is not called.
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <span>
 #include <utility>
@@ -9,6 +10,10 @@
 
 namespace vramkit::pool {
 namespace {
+
+// Of what the pool may have: so much a stream has free before its large blocks are made into other
+// sizes. Up to there a block of each size is quicker.
+constexpr std::uint64_t kKeptPart = 256;
 
 struct OnShelf {
     ClassIndex index = 0;
@@ -55,35 +60,40 @@ std::vector<OnShelf> find_neighbours(const Shelf& shelf, std::uint64_t least,
 
 }  // namespace
 
-// A large block for the stream, where it has more than `keep` free bytes, out of blocks of at most
-// `cut_up_to`.
-BlockRef Pool::recut(const Cache& cache, ClassIndex index, std::uint64_t keep,
-                     std::uint64_t cut_up_to) {
+// A large block for the stream: at once where memory is short, else when it has much free.
+BlockRef Pool::recut(const Cache& cache, ClassIndex index, bool is_short) {
     if (cache.shelf == nullptr || !is_large(index)) return {};
+    // A tool is told that a graph uses its blocks as they are.
+    if (nvtx_ != nullptr && is_capture(cache.number)) return {};
+    const std::uint64_t bytes = class_bytes(index);
+    const std::uint64_t keep =
+        is_short ? 0 : most_bytes_.load(std::memory_order_relaxed) / kKeptPart;
     Shelf& shelf = *cache.shelf;
     const std::lock_guard guard(shelf.lock);
-    const std::uint64_t bytes = class_bytes(index);
     if (shelf.ended || shelf.bytes <= keep || shelf.bytes < bytes) return {};
-    std::vector<OnShelf> places = find_neighbours(shelf, bytes, cut_up_to);
+    std::vector<OnShelf> places =
+        find_neighbours(shelf, bytes, is_short ? kLargestRequest : kLeastCut * bytes);
     if (places.empty()) return {};
     ++shelf.hits;
     // The last of a bin first, so that the places of the others hold.
     std::ranges::sort(places, std::ranges::greater{},
                       [](const OnShelf& each) { return std::pair(each.index, each.at); });
+    std::vector<BlockRef> old;
     Extent whole{~std::uint64_t{0}, 0};
-    Shelf::Shelved newest;
+    Marks::Number newest = 0;
     for (const OnShelf& each : places) {
-        const Shelf::Shelved shelved = shelf.take_at(each.index, each.at);
-        Slab& slab = *shelved.block.slab;
-        whole = {std::min<std::uint64_t>(whole.address, slab.address), whole.bytes + slab.bytes};
-        newest.mark = std::max(newest.mark, shelved.mark);
-        if (places.size() == 1 && slab.bytes <= with_excess(bytes)) return shelved.block;
-        disown(slab);
+        const auto [block, mark] = shelf.take_at(each.index, each.at);
+        old.push_back(block);
+        whole = {std::min(whole.address, block.address()), whole.bytes + block.bytes()};
+        newest = std::max(newest, mark);
     }
-    if (whole.bytes <= with_excess(bytes)) return adopt(whole);
-    newest.block = adopt({whole.address + bytes, whole.bytes - bytes});
-    shelf.put_back(newest);
-    return adopt({whole.address, bytes});
+    if (whole.bytes > with_excess(bytes)) {
+        const Extent rest{whole.address + bytes, whole.bytes - bytes};
+        const auto made = large_->make_anew(old, std::array{Extent{whole.address, bytes}, rest});
+        shelf.put_back({made[1], newest});
+        return made[0];
+    }
+    return old.size() == 1 ? old[0] : large_->make_anew(old, {&whole, 1})[0];
 }
 
 }  // namespace vramkit::pool

@@ -37,6 +37,8 @@ void Pool::put_in_force(const Config& config) {
     stats_on_.store(config.enable_stats, std::memory_order_relaxed);
     direct_on_.store(config.large == Large::direct, std::memory_order_relaxed);
     batch_.store(config.batch_alloc_count, std::memory_order_relaxed);
+    most_bytes_.store(config.limit > 0 ? std::min(config.limit, card_bytes_) : card_bytes_,
+                      std::memory_order_relaxed);
     shelf_blocks_.store(config.global_cache_max_blocks, std::memory_order_relaxed);
     for (const auto& cache : caches_) set_bounds(*cache, cache->caches_of_thread);
 }
@@ -168,7 +170,7 @@ Stats Pool::stats() {
     stats.fragmentation_rate = fragmentation_rate(free);
     stats.segments = slabs_->segments().size();
     stats.slabs = slabs_->slab_count();
-    stats.large_blocks = large_.size() + direct_.all().size();
+    stats.large_blocks = large_->count() + direct_.all().size();
     return stats;
 }
 

@@ -10,9 +10,6 @@ namespace {
 // Other streams' blocks, looked at before memory is taken from the driver. Each question costs as
 // much as the rest of the path, and the oldest mark is the likeliest to have passed.
 constexpr int kQuestions = 1;
-// Of the card, or of the limit: what a stream may have free before its large blocks are cut up or
-// joined for other sizes. As long as there is room, a block of each size is quicker.
-constexpr std::uint64_t kKeptPart = 128;
 
 }  // namespace
 
@@ -38,20 +35,16 @@ BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, 
         return true;
     };
     if (found(take_idle(cache, index), &Stats::idle_hits)) return block;
-    const std::uint64_t most = most_bytes();
-    block = recut(cache, index, most / kKeptPart, kLeastCut * class_bytes(index));
-    if (block.slab != nullptr) return block;
     if (found(take_of_others(cache, index), &Stats::other_hits)) return block;
     // What can never be served costs the others nothing: no cache is emptied for it.
-    if (bytes > most) {
+    if (bytes > most_bytes_) {
         why = Failure::out_of_memory();
         why.message = explain(bytes, why);
         return {};
     }
     if (found(grow(cache, index, bytes, why), &Stats::growth_hits)) return block;
     if (why.kind != Failure::Kind::out_of_memory) return {};
-    block = recut(cache, index, 0, kLargestRequest);
-    if (block.slab != nullptr) return block;
+    if (block = recut(cache, index, true); block.slab != nullptr) return block;
 
     // Short of memory: what idle threads keep, and memory of other classes and streams.
     const auto gather = [&](Wait wait) {
@@ -87,7 +80,7 @@ BlockRef Pool::take_idle(Cache& cache, ClassIndex index) {
         const std::uint64_t bytes = class_bytes(index);
         const std::optional<Extent> extent =
             extents_->take(bytes, with_excess(bytes), kLeastCut * bytes);
-        return extent ? adopt(*extent) : BlockRef{};
+        return extent ? large_->make(*extent) : BlockRef{};
     }
     BlockRef first = slabs_->take(index);
     if (first.slab == nullptr && slabs_->make(index, config_.batch_alloc_count)) {
@@ -105,24 +98,6 @@ BlockRef Pool::take_idle(Cache& cache, ClassIndex index) {
     return first;
 }
 
-// An extent becomes a large block.
-BlockRef Pool::adopt(const Extent& extent) {
-    auto slab = records_.take(extent.bytes, 1);
-    slab->address = extent.address;
-    slab->bytes = extent.bytes;
-    slab->index = class_served_by(extent.bytes);
-    slab->large = true;
-    pages_->enter(*slab);
-    const BlockRef block{slab.get(), 0};
-    large_.emplace(slab->address, std::move(slab));
-    return block;
-}
-
-void Pool::disown(Slab& slab) {
-    pages_->remove(slab);
-    records_.give(std::move(large_.extract(slab.address).mapped()));
-}
-
 void Pool::give_idle(BlockRef block) {
     Slab& slab = *block.slab;
     if (nvtx_ != nullptr) nvtx_->remove_block(block.address(), block.bytes());  // of a graph
@@ -130,8 +105,9 @@ void Pool::give_idle(BlockRef block) {
         if (slabs_->give(block)) free_segments(false);
         return;
     }
-    extents_->give(slab.extent(), now());
-    disown(slab);
+    const Extent extent = slab.extent();
+    large_->end(slab);
+    extents_->give(extent, now());
 }
 
 void Pool::free_segments(bool dissolve_idle) {
@@ -174,10 +150,6 @@ BlockRef Pool::take_after_gpu_wait(const Cache& cache, ClassIndex index) {
     return {};
 }
 
-std::uint64_t Pool::most_bytes() const {
-    return config_.limit > 0 ? std::min(config_.limit, card_bytes_) : card_bytes_;
-}
-
 // Bytes that may still be taken from the driver.
 std::uint64_t Pool::may_grow() const {
     const std::uint64_t most = config_.limit > 0 ? config_.limit : card_bytes_;
@@ -187,7 +159,7 @@ std::uint64_t Pool::may_grow() const {
 
 // About a thousandth of what there is: few growths serve a large pool, and no program notices one.
 std::uint64_t Pool::next_segment_bytes() const {
-    return std::clamp(most_bytes() / 1024 / kPage * kPage, kPage, Segment::kMost);
+    return std::clamp(most_bytes_ / 1024 / kPage * kPage, kPage, Segment::kMost);
 }
 
 bool Pool::add_segment(Failure& why) {
@@ -230,7 +202,7 @@ BlockRef Pool::grow(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure
         if (std::optional<Extent> extent = extents_->create(size, why)) {
             note_growth();
             why = {};
-            return adopt(*extent);
+            return large_->make(*extent);
         }
         if (why.kind != Failure::Kind::out_of_memory) return {};
     }
@@ -255,7 +227,7 @@ BlockRef Pool::put_together(Cache& cache, ClassIndex index, std::uint64_t bytes,
         slow_.moved += extent->bytes;
     }
     why = {};
-    return adopt(*extent);
+    return large_->make(*extent);
 }
 
 std::uint64_t Pool::release_idle(std::int64_t idle_before) {

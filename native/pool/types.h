@@ -125,7 +125,8 @@ struct alignas(64) Slab {
     std::uint64_t bytes = 0;          // of the span it lies on
     Segment* segment = nullptr;       // of small blocks
     std::vector<std::uint32_t> idle;  // numbers of blocks that anybody may have
-    std::size_t place = kNowhere;     // in the list of slabs of its class that have such blocks
+    std::size_t place = kNowhere;     // in the list of slabs of its class that have such blocks, or
+                                      // of large blocks
 
     static constexpr std::size_t kNowhere = ~std::size_t{0};
     static constexpr std::uint64_t kSpreadFrom = 4096;
