@@ -45,7 +45,7 @@ def run_child(case: Case, allocator: str, options: Namespace, folder: Path, left
             command,
             stdout=written,
             stderr=subprocess.STDOUT,
-            env=environment(folder),
+            env=environment(folder, allocator),
             start_new_session=True,
         )
         status = wait(process, most)
@@ -60,10 +60,12 @@ def run_child(case: Case, allocator: str, options: Namespace, folder: Path, left
     return row
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """One cache of compiled code for all, so that both allocators run the very same kernels."""
+def environment(folder: Path, allocator: str) -> dict[str, str]:
+    """One cache of compiled code for all, so that all allocators run the very same kernels."""
+    expandable = str(allocator == "native_expandable")
     return {
         **os.environ,
+        "PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:{expandable}",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "PYTHONFAULTHANDLER": "1",
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
@@ -148,7 +150,7 @@ def parse() -> Namespace:
     )
     parser.add_argument("--repetitions", type=int, default=5, help="timed rounds of each row")
     parser.add_argument(
-        "--time-limit", type=float, default=180, help="seconds of the whole (default: %(default)s)"
+        "--time-limit", type=float, default=480, help="seconds of the whole (default: %(default)s)"
     )
     parser.add_argument(
         "--only",

@@ -1,4 +1,4 @@
-"""PyTorch trains a small transformer encoder: plain, on two streams, as a graph, compiled."""
+"""PyTorch trains a small transformer encoder in several ways."""
 
 import itertools
 from collections.abc import Callable
@@ -18,6 +18,9 @@ HEADS = 8
 LAYERS = 4
 DROPOUT = 0.1
 WARM_STEPS = 3
+
+# A mode of this name is "plain" with an allocator that may have so many MiB.
+WITHIN = "within_"
 
 Step = Callable[[int], torch.Tensor]
 
@@ -69,7 +72,7 @@ class Training:
         loss = functional.mse_loss(self.model(inputs), inputs.roll(1, 1))
         loss.backward()
         self.optimizer.step()
-        return loss.detach()
+        return loss.detach().clone()  # a view would keep its graph, and that an input
 
 
 def plain(training: Training) -> Step:
@@ -155,16 +158,28 @@ def make_step(mode: str, training: Training, mem_pool: Any) -> Step:
         "graph": as_graph,
         "compile": compiled,
     }
-    return makers[mode](training)
+    return makers["plain" if mode.startswith(WITHIN) else mode](training)
+
+
+def torch_details() -> dict[str, float]:
+    """Of its own allocator: what tensors had at most, and how often it had to give memory back."""
+    return {
+        "torch_peak_allocated": float(torch.cuda.max_memory_allocated()),
+        "torch_retries": float(torch.cuda.memory_stats().get("num_alloc_retries", 0)),
+    }
 
 
 def run(mode: str, allocator: str, repetitions: int) -> Part:
     pool, mem_pool = None, None
+    limit = int(mode.removeprefix(WITHIN)) << 20 if mode.startswith(WITHIN) else None
     if allocator == "vramkit":
         from vramkit import Pool
         from vramkit.integrations import torch as integration
 
-        pool = Pool.instance() if mode == "mem_pool" else integration.install()
+        chosen = Pool.instance() if limit is None else Pool(limit=limit)
+        pool = chosen if mode == "mem_pool" else integration.install(chosen)
+    elif limit is not None:
+        torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.mem_get_info()[1])
     deterministic()
     torch.cuda.synchronize()  # makes the context
     card = CardMemory(torch.cuda.mem_get_info)
@@ -198,5 +213,10 @@ def run(mode: str, allocator: str, repetitions: int) -> Part:
         card_bytes=card.most,
         digest=results.digest,
         figures=results.figures,
-        details={"first_round_ms": first[0], "steps": float(STEPS), **pool_details(pool)},
+        details={
+            "first_round_ms": first[0],
+            "steps": float(STEPS),
+            **pool_details(pool),
+            **({} if pool else torch_details()),
+        },
     )
