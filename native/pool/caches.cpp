@@ -262,8 +262,10 @@ bool Pool::shelve_excess(Cache& cache, ClassIndex full) {
         // nothing and are asked for most.
         const std::uint64_t enough = most / 8 * 7;
         while (true) {
-            const std::uint64_t each = class_bytes(cache.top);
-            move(cache.top, (cache.bytes - enough + each - 1) / each);
+            if (!cache.bins[cache.top].blocks.empty()) {
+                const std::uint64_t each = class_bytes(cache.top);
+                move(cache.top, (cache.bytes - enough + each - 1) / each);
+            }
             if (cache.bytes <= enough || cache.top == 0) break;
             --cache.top;
         }

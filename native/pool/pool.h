@@ -59,7 +59,7 @@ class Pool {
 
     // No stream: that of the allocation. A given size must be the one asked for.
     bool free(std::uint64_t address, std::optional<std::uint64_t> bytes,
-              std::optional<StreamRef> stream, Failure& why);
+              const std::optional<StreamRef>& stream, Failure& why);
     // Without a stream, for callers that know which one is current and lives: where it is that of
     // the block, its handle is good.
     bool free_beside(std::uint64_t address, const StreamRef& current, Failure& why);
