@@ -8,7 +8,8 @@
 namespace vramkit::pool {
 namespace {
 
-constexpr std::uint64_t kRefillPart = 64;  // of a cache's bytes
+constexpr std::uint64_t kRefillPart = 64;       // of a cache's bytes
+constexpr std::uint64_t kRefillPartOfRoom = 8;  // that it has left
 constexpr std::size_t kAll = ~std::size_t{0};
 
 }  // namespace
@@ -164,13 +165,17 @@ void Pool::reclaim_caches() {
     for (const auto& cache : caches_) drain(*cache);
 }
 
-std::size_t Pool::room_for(const Cache& cache, ClassIndex index) const {
+std::size_t Pool::room_for(const Cache& cache, ClassIndex index, bool shelved) const {
     const std::uint64_t most_bytes = cache.most_bytes.load(std::memory_order_relaxed);
     const std::uint64_t most_blocks = cache.most_blocks.load(std::memory_order_relaxed);
     const std::uint64_t held = cache.bins[index].blocks.size();
     if (cache.bytes >= most_bytes || held >= most_blocks) return 0;
-    // A refill is a small part of the cache: one with much of a class would push the others out.
-    const std::uint64_t bytes = std::min(most_bytes - cache.bytes, most_bytes / kRefillPart);
+    // A refill is a small part of the cache: one with much of a class would push the others out. A
+    // cache that is only taken from has room, and gets more of what its stream has already.
+    const std::uint64_t room = most_bytes - cache.bytes;
+    std::uint64_t bytes = most_bytes / kRefillPart;
+    if (shelved) bytes = std::max(bytes, room / kRefillPartOfRoom);
+    bytes = std::min(bytes, room);
     return std::min({batch_.load(std::memory_order_relaxed) - 1, most_blocks - held,
                      bytes / class_bytes(index)});
 }
@@ -184,8 +189,9 @@ BlockRef Pool::take_from_shelf(Cache& cache, ClassIndex index) {
     const BlockRef first = shelf.take_newest(index);
     if (first.slab == nullptr) return {};
     ++shelf.hits;
+    if (is_large(index)) return first;
     const Cache::Word word(cache);
-    for (std::size_t more = room_for(cache, index); more > 0; --more) {
+    for (std::size_t more = room_for(cache, index, true); more > 0; --more) {
         if (!cache.try_to_make_room(index)) break;
         const BlockRef block = shelf.take_newest(index);
         if (block.slab == nullptr) break;
@@ -241,11 +247,7 @@ bool Pool::shelve_excess(Cache& cache, ClassIndex full) {
     const auto move = [&](ClassIndex index, std::size_t blocks) {
         auto& from = cache.bins[index];
         blocks = std::min(blocks, from.blocks.size());
-        shelf.make_room(index, blocks);
-        for (std::size_t i = 0; i < blocks; ++i) {
-            cache.bytes -= from.blocks[i].bytes();
-            shelf.put(from.blocks[i]);
-        }
+        cache.bytes -= shelf.put(index, {from.blocks.data(), blocks});
         // The oldest go.
         from.blocks.erase(from.blocks.begin(),
                           from.blocks.begin() + static_cast<std::ptrdiff_t>(blocks));
@@ -262,8 +264,10 @@ bool Pool::shelve_excess(Cache& cache, ClassIndex full) {
         // nothing and are asked for most.
         const std::uint64_t enough = most / 8 * 7;
         while (true) {
-            const std::uint64_t each = class_bytes(cache.top);
-            move(cache.top, (cache.bytes - enough + each - 1) / each);
+            if (!cache.bins[cache.top].blocks.empty()) {
+                const std::uint64_t each = class_bytes(cache.top);
+                move(cache.top, (cache.bytes - enough + each - 1) / each);
+            }
             if (cache.bytes <= enough || cache.top == 0) break;
             --cache.top;
         }

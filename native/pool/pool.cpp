@@ -165,7 +165,7 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool ma
 }
 
 bool Pool::free(std::uint64_t address, std::optional<std::uint64_t> bytes,
-                std::optional<StreamRef> stream, Failure& why) {
+                const std::optional<StreamRef>& stream, Failure& why) {
     Full full;
     if (free_cached(address, bytes.value_or(0), stream ? &*stream : nullptr, full) == Freed::slow) {
         BlockRef block;

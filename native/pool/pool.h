@@ -59,9 +59,10 @@ class Pool {
     // driver.
     std::uint64_t malloc_cached(std::uint64_t bytes, const StreamRef& stream);
 
-    // No stream: that of the allocation. A given size must be the one asked for.
+    // No stream: that of the allocation. A given size must be the one asked for. The stream comes
+    // by reference: to copy what was just written in parts makes the processor wait for the stores.
     bool free(std::uint64_t address, std::optional<std::uint64_t> bytes,
-              std::optional<StreamRef> stream, Failure& why);
+              const std::optional<StreamRef>& stream, Failure& why);
     // Without a stream, for callers that know which one is current and lives: where it is that of
     // the block, its handle is good.
     bool free_beside(std::uint64_t address, const StreamRef& current, Failure& why);
@@ -178,7 +179,7 @@ class Pool {
     Cache* make_cache(std::uint32_t number);
     void retire(Cache* cache);
     void set_bounds(Cache& cache, std::size_t caches_of_thread);
-    std::size_t room_for(const Cache& cache, ClassIndex index) const;
+    std::size_t room_for(const Cache& cache, ClassIndex index, bool shelved = false) const;
     BlockRef take_from_shelf(Cache& cache, ClassIndex index);
     BlockRef recut(const Cache& cache, ClassIndex index, bool is_short);  // recut.cpp
     void drain(Cache& cache, bool end = false);

@@ -6,12 +6,32 @@
 #include <array>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "pool/marks.h"
 #include "pool/types.h"
 
 namespace vramkit::pool {
+
+// A mutex that is mostly held for less time than it takes to fall asleep and be woken: whoever
+// finds it taken looks again for some microseconds first.
+class BriefMutex {
+  public:
+    void lock() {
+        for (int tries = 0; tries < kTries; ++tries) {
+            if (mutex_.try_lock()) return;
+            __builtin_ia32_pause();
+        }
+        mutex_.lock();
+    }
+    bool try_lock() { return mutex_.try_lock(); }
+    void unlock() { mutex_.unlock(); }
+
+  private:
+    static constexpr int kTries = 100;
+    std::mutex mutex_;
+};
 
 // Under its own lock, which is taken after the pool's and before owner words. Driver calls are made
 // with it only to record marks and to ask for them.
@@ -33,7 +53,7 @@ class Shelf {
 
     const std::uint32_t number;
     StreamRef stream;
-    std::mutex lock;
+    BriefMutex lock;
     Marks marks;
     // The stream is no more; what is freed later waits for its last mark.
     bool ended = false;
@@ -45,11 +65,21 @@ class Shelf {
     std::uint64_t recorded = 0;          // marks likewise
     std::array<Bin, kClasses> bins;
 
-    void put(BlockRef block) {
-        block.block().set(State::shelved, number, 0);
-        bins[block.slab->index].blocks.push_back({block, ended ? last_mark : marks.open()});
-        bytes += block.bytes();
-        bytes_since_mark += block.bytes();
+    void put(BlockRef block) { put(block.slab->index, {&block, 1}); }
+    // Several blocks of a class, or none where the host has no memory. Their bytes.
+    std::uint64_t put(ClassIndex index, std::span<const BlockRef> blocks) {
+        make_room(index, blocks.size());
+        const Marks::Number mark = ended ? last_mark : marks.open();
+        auto& to = bins[index].blocks;
+        std::uint64_t sum = 0;
+        for (const BlockRef& block : blocks) {
+            block.block().set(State::shelved, number, 0);
+            to.push_back({block, mark});
+            sum += block.bytes();
+        }
+        bytes += sum;
+        bytes_since_mark += sum;
+        return sum;
     }
     // A block of memory that was here before, behind its mark.
     void put_back(const Shelved& shelved) {

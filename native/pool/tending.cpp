@@ -62,14 +62,10 @@ void Pool::decay() {
         const Cache::Word word(*cache);
         for (ClassIndex index = 0; index < kClasses; ++index) {
             Cache::Bin& bin = cache->bins[index];
-            shelf.make_room(index, bin.low);
-            const auto end = bin.blocks.begin() + static_cast<std::ptrdiff_t>(bin.low);
-            for (auto each = bin.blocks.begin(); each != end; ++each) {
-                cache->bytes -= each->bytes();
-                shelf.put(*each);
-                ++shelf.bins[each->slab->index].unneeded;
-            }
-            bin.blocks.erase(bin.blocks.begin(), end);
+            cache->bytes -= shelf.put(index, {bin.blocks.data(), bin.low});
+            shelf.bins[index].unneeded += bin.low;
+            bin.blocks.erase(bin.blocks.begin(),
+                             bin.blocks.begin() + static_cast<std::ptrdiff_t>(bin.low));
             bin.low = bin.blocks.size();
         }
     }

@@ -112,6 +112,26 @@ def test_a_refill_from_the_shelf_serves_a_batch(pool: Pool, device: Device, sim:
             pool.free(address)
 
 
+@pytest.mark.parametrize(("others", "shelf_hits"), [(0, 4), (30, 16)])
+def test_a_refill_is_an_eighth_of_the_room_in_the_cache(
+    pool: Pool, device: Device, others: int, shelf_hits: int
+) -> None:
+    """An empty cache takes 4 of 32 MiB beside the block asked for; a full one nothing."""
+    with device.stream() as stream:
+        kept = [pool.malloc(896 * 1024, stream) for _ in range(others)]
+        blocks = [pool.malloc(MIB, stream) for _ in range(16)]
+        run(lambda: [pool.free(address) for address in blocks])
+        assert eventually(lambda: pool.stats().waiting == 16 * MIB)  # what the thread kept too
+        for address in kept:
+            pool.free(address)
+        pool.reset_stats()
+        blocks = [pool.malloc(MIB, stream) for _ in range(16)]
+        stats = pool.stats()
+        assert (stats.shelf_hits, stats.cache_hits) == (shelf_hits, 16 - shelf_hits)
+        for address in blocks:
+            pool.free(address)
+
+
 def test_a_slab_is_carved_out_of_a_mapped_segment_for_nothing(
     pool: Pool, device: Device, sim: Simulator
 ) -> None:
