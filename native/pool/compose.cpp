@@ -64,7 +64,7 @@ std::vector<Place> Extents::choose(std::uint64_t bytes) const {
 
 std::uint64_t Extents::join(Failure& why) {
     if (addresses_.have_memory()) return 0;
-    const Idle* most = nullptr;  // the extent with the most idle handles
+    const Idle* most = nullptr;  // the last extent with the most idle handles
     std::uint64_t most_bytes = 0, all_bytes = 0;
     std::int64_t since = std::numeric_limits<std::int64_t>::min();
     for (const auto& [address, idle] : idle_) {
@@ -73,7 +73,7 @@ std::uint64_t Extents::join(Failure& why) {
         if (bytes == 0) continue;
         all_bytes += bytes;
         since = std::max(since, idle.since);
-        if (bytes <= most_bytes) continue;
+        if (bytes < most_bytes) continue;
         most = &idle;
         most_bytes = bytes;
     }

@@ -71,6 +71,12 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
     pool->extents_ = std::make_unique<Extents>(pool->call_, device, *pool->addresses_);
     pool->large_ = std::make_unique<LargeBlocks>(*pool->pages_);
     pool->slabs_ = std::make_unique<Slabs>(*pool->pages_, pool->records_);
+    if (config.background) {
+        const std::lock_guard guard(pool->lock_);
+        // The first requests find it mapped; unused it goes back with time.
+        pool->want_segment();
+        pool->map_ahead();
+    }
     // From here on other threads may tell it of streams.
     register_pool(pool->id_, *pool);
     return pool;
@@ -104,7 +110,7 @@ std::uint64_t Pool::trim(bool wait) {
     reclaim_caches();
     const std::uint64_t released = give_back(wait);
     events_.drop();
-    grew_ = false;  // who gives memory back wants none mapped ahead
+    segment_wanted_ = false;  // who gives memory back wants none mapped ahead
     return released;
 }
 

@@ -216,6 +216,8 @@ class Pool {
     bool collect_leaving();
     void look_at_sizes();
     void map_ahead();
+    void want_segment();
+    bool has_segment_ahead() const;
     std::int64_t tend();
 
     // report.cpp
@@ -276,7 +278,7 @@ class Pool {
     Lending lending_;
     Fence fence_;
     bool abandoned_ = false;
-    bool grew_ = false;  // since map_ahead() looked last
+    bool segment_wanted_ = false;  // by map_ahead()
     std::uint64_t peak_reserved_ = 0;
     std::int64_t next_decay_ = 0, next_defrag_ = 0;  // 0: at the next step
     ClassIndex largest_ = 0;         // class asked for since the last look, as far as caches told

@@ -85,6 +85,7 @@ BlockRef Pool::take_idle(Cache& cache, ClassIndex index) {
     BlockRef first = slabs_->take(index);
     if (first.slab == nullptr && slabs_->make(index, config_.batch_alloc_count)) {
         first = slabs_->take(index);
+        want_segment();
     }
     if (first.slab == nullptr) return {};
     const Cache::Word word(cache);
@@ -186,8 +187,6 @@ bool Pool::add_segment(Failure& why) {
 void Pool::note_growth() {
     ++slow_.device_growths;
     peak_reserved_ = std::max(peak_reserved_, extents_->mapped() + direct_.bytes());
-    grew_ = true;
-    if (config_.background) keeper_.wake();
 }
 
 // New memory from the driver.

@@ -116,22 +116,29 @@ void Pool::look_at_sizes() {
     }
 }
 
-// After a growth, the next segment: the thread that needs it then finds it mapped.
+// The thread that needs the next segment shall find it mapped.
+void Pool::want_segment() {
+    if (segment_wanted_ || has_segment_ahead()) return;
+    segment_wanted_ = true;
+    if (config_.background) keeper_.wake();
+}
+
+// Half of one is enough: whoever makes only a few blocks needs no other, and is not disturbed.
+bool Pool::has_segment_ahead() const {
+    return extents_->idle() + slabs_->free_span_bytes() >= next_segment_bytes() / 2;
+}
+
 void Pool::map_ahead() {
-    if (!grew_) return;
-    grew_ = false;
-    const std::uint64_t bytes = next_segment_bytes();
+    if (!segment_wanted_) return;
+    segment_wanted_ = false;
     size_t free = 0, total = 0;
-    if (call_.cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS) return;
+    if (has_segment_ahead() || call_.cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS) return;
+    const std::uint64_t bytes = next_segment_bytes();
     // Not the last of the card: others live there too.
-    if (slabs_->mapped() == 0 || extents_->idle() + slabs_->free_span_bytes() >= bytes ||
-        bytes > may_grow() || free < total / 16) {
-        return;
-    }
+    if (bytes > may_grow() || free < total / 16) return;
     Failure why;
-    if (std::optional<Extent> extent = extents_->create(bytes, why)) {
-        ++slow_.device_growths;
-        peak_reserved_ = std::max(peak_reserved_, extents_->mapped() + direct_.bytes());
+    if (const std::optional<Extent> extent = extents_->create(bytes, why)) {
+        note_growth();
         extents_->give(*extent, now());
     }
 }

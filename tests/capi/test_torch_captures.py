@@ -52,7 +52,7 @@ def other(device: Device) -> Iterator[Stream]:
 
 @pytest.fixture
 def torch(library: CDLL, pool: Pool, own: Stream) -> Blocks:
-    assert pool.stats().reserved == 0  # made before the streams, closed behind them
+    assert pool.stats().current_usage == 0  # made before the streams, closed behind them
     return Blocks(library, own)
 
 

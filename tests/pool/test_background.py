@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from vramkit import Pool
-from vramkit.driver import Device, Driver
+from vramkit.driver import Device, Driver, Simulator
 
 from .graphs import Graphs
-from .support import MIB, Foreign, eventually, filled_segment, segment_bytes
+from .support import MIB, Foreign, calls, eventually, filled_segment, segment_bytes
 
 pytestmark = [pytest.mark.sim_only, pytest.mark.sim(clock="wall")]
 
@@ -35,14 +35,33 @@ def tended(device: Device) -> Iterator[Pool]:
     assert eventually(lambda: threads() == before)
 
 
-def test_the_thread_begins_with_the_first_memory_and_ends_with_close(device: Device) -> None:
+def test_the_thread_begins_and_ends_with_the_pool(device: Device) -> None:
     before = threads()
     pool = Pool(device=device)
-    assert threads() == before
-    pool.free(pool.malloc(4096))
     assert eventually(lambda: threads() == before + 1)
     pool.close()
     assert threads() == before
+
+
+def test_the_first_segment_is_mapped_with_the_pool_and_goes_unused(
+    device: Device, sim: Simulator
+) -> None:
+    with Pool(device=device, decay_ms=20) as pool:
+        assert pool.stats().peak_reserved == segment_bytes(device)
+        assert eventually(lambda: pool.stats().reserved == 0)
+    with Pool(device=device) as pool:
+        calls(sim)
+        pool.free(pool.malloc(4096))
+        assert "cuMemCreate" not in calls(sim)
+    with Pool(device=device, limit=2 * MIB) as pool:
+        pool.free(pool.malloc(2 * MIB))  # it does not stand in the way
+
+
+def test_a_pool_on_a_card_that_is_nearly_full_maps_nothing(device: Device) -> None:
+    held = device.alloc(device.memory_info().free - device.memory_info().total // 20)
+    with Pool(device=device) as pool:
+        assert pool.stats().reserved == 0
+    held.close()
 
 
 def test_without_background_there_is_none(device: Device) -> None:

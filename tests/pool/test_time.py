@@ -187,18 +187,20 @@ def test_a_new_decay_time_holds_at_once(pool: Pool, device: Device, sim: Simulat
 # Mapped ahead
 
 
-def test_after_a_growth_the_next_segment_is_mapped_ahead(
+def test_the_next_segment_is_mapped_when_half_of_one_is_used(
     pool: Pool, device: Device, sim: Simulator
 ) -> None:
     with device.stream() as stream:
-        blocks = filled_segment(pool, device, stream)
-        assert pool.stats().idle == 0
+        blocks = [pool.malloc(4096, stream)]
         pool.step()
-        assert (pool.stats().idle, pool.stats().device_growths) == (segment_bytes(device), 2)
+        assert pool.stats().device_growths == 1
+        blocks += [pool.malloc(MIB, stream) for _ in range(segment_bytes(device) // MIB - 1)]
+        pool.step()
+        assert pool.stats().device_growths == 2
         calls(sim)
         blocks.append(pool.malloc(4096, stream))
         assert calls(sim) == {}
-        for _ in range(3):  # no growth since: nothing more
+        for _ in range(3):  # enough is left: nothing more
             pool.step()
         assert pool.stats().device_growths == 2
         for address in blocks:

@@ -52,9 +52,12 @@ void upkeep() {
     vramkit::buffer both(pool, 2 * kBytes);
     CHECK(pool.stats().reserved == 3 * kBytes);
     vramkit::buffer small(pool, 1000);
+    std::vector<vramkit::buffer> many;
+    for (int i = 0; i < 20; ++i) many.emplace_back(pool, 1 << 20);
     const std::uint64_t growths = pool.stats().device_growths;
     pool.step();  // maps the next segment ahead
     CHECK(pool.stats().device_growths == growths + 1);
+    many.clear();
     void* const per_thread_stream = reinterpret_cast<void*>(2);
     pool.also_used_on(small.data(), per_thread_stream);
     const std::uint64_t live = in_use(pool);
