@@ -14,7 +14,8 @@
 // Threads. malloc and free take the owner word of one cache, which nobody contends; what leaves the
 // cache takes the lock of its stream's shelf; all else takes the pool's lock. Order: the pool's, a
 // shelf's, that of usage, events or large blocks, owner words. A thread that holds an owner word
-// takes no lock and makes no driver call. The registry's lock (threads.h) is held for its list alone.
+// takes no lock and makes no driver call. The registry's lock (threads.h) is held for its list
+// alone.
 #pragma once
 
 #include <condition_variable>
