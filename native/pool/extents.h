@@ -85,7 +85,7 @@ class Extents {
     // them gave a moment ago may lie ahead of another one's now.
     static constexpr std::int64_t kAnyTime = std::numeric_limits<std::int64_t>::max();
 
-    std::uint64_t mapped() const { return mappings_.created(); }
+    std::uint64_t mapped() const { return mappings_.created(); }  // from any thread
     std::uint64_t idle() const { return idle_bytes_; }
     std::uint64_t unreleased() const { return mappings_.unreleased(); }  // put off
     std::uint64_t largest_idle() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }

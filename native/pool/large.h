@@ -26,15 +26,22 @@ class LargeBlocks {
         const std::lock_guard guard(lock_);
         remove(slab);
     }
-    // Neighbours become other neighbours on the same memory, all at once for who looks at them.
-    std::vector<BlockRef> make_anew(std::span<const BlockRef> old,
-                                    std::span<const Extent> extents) {
-        std::vector<BlockRef> made;
-        made.reserve(extents.size());
+    // The block keeps `bytes` in front. The rest is another one.
+    BlockRef cut(BlockRef block, std::uint64_t bytes) {
         const std::lock_guard guard(lock_);
-        for (const BlockRef& block : old) remove(*block.slab);
-        for (const Extent& extent : extents) made.push_back(add(extent));
-        return made;
+        const Extent whole = block.slab->extent();
+        const BlockRef rest = add({whole.address + bytes, whole.bytes - bytes});
+        set_bytes(*block.slab, bytes);
+        return rest;
+    }
+    // Neighbours in order of address become one block, the first.
+    BlockRef join(std::span<const BlockRef> blocks) {
+        const std::lock_guard guard(lock_);
+        std::uint64_t bytes = 0;
+        for (const BlockRef& block : blocks) bytes += block.bytes();
+        for (const BlockRef& block : blocks.subspan(1)) remove(*block.slab);
+        set_bytes(*blocks[0].slab, bytes);
+        return blocks[0];
     }
 
     std::size_t count() const {
@@ -49,12 +56,16 @@ class LargeBlocks {
     }
 
   private:
+    static void set_bytes(Slab& slab, std::uint64_t bytes) {
+        slab.bytes = bytes;
+        slab.block_bytes = bytes;
+        slab.index = class_served_by(bytes);
+    }
     BlockRef add(const Extent& extent) {
         used_.push_back(records_.take(extent.bytes, 1));
         Slab& slab = *used_.back();
         slab.address = extent.address;
-        slab.bytes = extent.bytes;
-        slab.index = class_served_by(extent.bytes);
+        set_bytes(slab, extent.bytes);
         slab.large = true;
         slab.place = used_.size() - 1;
         pages_.enter(slab);

@@ -9,6 +9,7 @@
 // from create() to release() without a driver call, and has no second place.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -68,8 +69,9 @@ class Mappings {
     // old place, and its memory would stay, or the driver refused.
     bool release(const Piece& piece);
 
-    std::uint64_t created() const { return created_; }  // bytes of handles not yet released
-    std::uint64_t unreleased() const;                   // bytes of those put off
+    // Bytes of handles not yet released. From any thread.
+    std::uint64_t created() const { return created_.load(std::memory_order_relaxed); }
+    std::uint64_t unreleased() const;  // bytes of those put off
     const std::deque<Place>& old_places() const { return old_; }
 
     // The driver no longer knows anything.
@@ -79,7 +81,7 @@ class Mappings {
     const DriverTable& call_;
     int device_;
     Addresses& addresses_;
-    std::uint64_t created_ = 0;
+    std::atomic<std::uint64_t> created_{0};
     std::deque<Place> old_;
     std::unordered_map<CUmemGenericAllocationHandle, std::uint32_t> places_left_;  // old ones
     std::vector<Piece> unreleased_;

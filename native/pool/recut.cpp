@@ -1,7 +1,6 @@
 // Large blocks that a stream has freed, in other sizes than they had: cut, or joined where they are
 // neighbours. The stream may have all of it at once, so nobody waits and the driver is not called.
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <span>
 #include <utility>
@@ -15,85 +14,91 @@ namespace {
 // sizes. Up to there a block of each size is quicker.
 constexpr std::uint64_t kKeptPart = 256;
 
-struct OnShelf {
-    ClassIndex index = 0;
-    std::size_t at = 0;  // in the bin of its class
-};
+// One block of a larger class, but of no more than `most` bytes. Soon found, and soon cut into
+// pieces that nobody needs.
+Shelf::Shelved take_larger(Shelf& shelf, ClassIndex index, std::uint64_t most) {
+    for (ClassIndex larger = index + 1; larger < kClasses && class_bytes(larger) <= most;
+         ++larger) {
+        const std::size_t held = shelf.bins[larger].blocks.size();
+        if (held > 0) return shelf.take_at(larger, held - 1);
+    }
+    return {};
+}
 
-// The smallest stretch of neighbours that is long enough, and of it those in front. The last of
-// them is cut, so it has at most `cut_up_to` bytes.
-std::vector<OnShelf> find_neighbours(const Shelf& shelf, std::uint64_t least,
-                                     std::uint64_t cut_up_to) {
-    struct Block {
-        Extent extent;
-        OnShelf place;
+// The smallest stretch of neighbours that is long enough, and of it those in front, as one. The
+// last of them is cut later, so it has at most `cut_up_to` bytes.
+Shelf::Shelved take_neighbours(Shelf& shelf, LargeBlocks& large, std::uint64_t least,
+                               std::uint64_t cut_up_to) {
+    struct Place {
+        BlockRef block;
+        ClassIndex index = 0;
+        std::size_t at = 0;  // in the bin of its class
+
+        std::uint64_t begin() const { return block.address(); }
+        std::uint64_t end() const { return block.address() + block.bytes(); }
     };
-    std::vector<Block> blocks;
+    std::vector<Place> places;
     for (ClassIndex index = kClasses; index-- > 0 && is_large(index);) {
-        const auto& bin = shelf.bins[index].blocks;
-        for (std::size_t at = 0; at < bin.size(); ++at) {
-            blocks.push_back({bin[at].block.slab->extent(), {index, at}});
+        const auto& blocks = shelf.bins[index].blocks;
+        for (std::size_t at = 0; at < blocks.size(); ++at) {
+            places.push_back({blocks[at].block, index, at});
         }
     }
-    std::ranges::sort(blocks, {}, [](const Block& block) { return block.extent.address; });
-    std::span<const Block> best;
+    std::ranges::sort(places, {}, &Place::begin);
+    std::span<Place> best;
     std::uint64_t best_bytes = ~std::uint64_t{0};
-    for (std::size_t first = 0, next = 0; first < blocks.size(); first = next) {
-        const std::uint64_t begin = blocks[first].extent.address;
+    for (std::size_t first = 0, next = 0; first < places.size(); first = next) {
+        const std::uint64_t begin = places[first].begin();
         std::uint64_t end = begin;
-        std::size_t needed = 0;  // of the blocks, for `least` bytes
-        for (; next < blocks.size() && blocks[next].extent.address == end; ++next) {
+        std::size_t needed = 0;  // of the stretch, for `least` bytes
+        for (; next < places.size() && places[next].begin() == end; ++next) {
             if (end - begin < least) ++needed;
-            end += blocks[next].extent.bytes;
+            end = places[next].end();
         }
-        const Block& last = blocks[first + needed - 1];
-        const bool cuts = last.extent.end() - begin > with_excess(least);
         if (end - begin < least || end - begin >= best_bytes) continue;
-        if (cuts && last.extent.bytes > cut_up_to) continue;
-        best = std::span(blocks).subspan(first, needed);
+        const Place& last = places[first + needed - 1];
+        const bool cuts = last.end() - begin > with_excess(least);
+        if (cuts && last.block.bytes() > cut_up_to) continue;
+        best = std::span(places).subspan(first, needed);
         best_bytes = end - begin;
     }
-    std::vector<OnShelf> found;
-    for (const Block& block : best) found.push_back(block.place);
-    return found;
+    if (best.empty()) return {};
+    std::vector<BlockRef> blocks;
+    for (const Place& place : best) blocks.push_back(place.block);
+    // The last of a bin first, so that the places of the others hold.
+    std::ranges::sort(best, std::ranges::greater{},
+                      [](const Place& place) { return std::pair(place.index, place.at); });
+    Marks::Number mark = 0;
+    for (const Place& place : best) {
+        mark = std::max(mark, shelf.take_at(place.index, place.at).mark);
+    }
+    return {large.join(blocks), mark};
 }
 
 }  // namespace
 
-// A large block for the stream: at once where memory is short, else when it has much free.
+// A large block for the stream, where that has much free or memory is short.
 BlockRef Pool::recut(const Cache& cache, ClassIndex index, bool is_short) {
     if (cache.shelf == nullptr || !is_large(index)) return {};
     // A tool is told that a graph uses its blocks as they are.
     if (nvtx_ != nullptr && is_capture(cache.number)) return {};
     const std::uint64_t bytes = class_bytes(index);
-    const std::uint64_t keep =
-        is_short ? 0 : most_bytes_.load(std::memory_order_relaxed) / kKeptPart;
+    const std::uint64_t most = most_bytes_.load(std::memory_order_relaxed);
+    const std::uint64_t keep = is_short ? 0 : most / kKeptPart;
+    const std::uint64_t cut_up_to = is_short ? kLargestRequest : kLeastCut * bytes;
     Shelf& shelf = *cache.shelf;
     const std::lock_guard guard(shelf.lock);
     if (shelf.ended || shelf.bytes <= keep || shelf.bytes < bytes) return {};
-    std::vector<OnShelf> places =
-        find_neighbours(shelf, bytes, is_short ? kLargestRequest : kLeastCut * bytes);
-    if (places.empty()) return {};
+    Shelf::Shelved found;
+    // While the pool may still double there is no harm in pieces.
+    if (extents_->mapped() <= most / 2) found = take_larger(shelf, index, cut_up_to);
+    if (found.block.slab == nullptr) found = take_neighbours(shelf, *large_, bytes, cut_up_to);
+    if (found.block.slab == nullptr) return {};
     ++shelf.hits;
-    // The last of a bin first, so that the places of the others hold.
-    std::ranges::sort(places, std::ranges::greater{},
-                      [](const OnShelf& each) { return std::pair(each.index, each.at); });
-    std::vector<BlockRef> old;
-    Extent whole{~std::uint64_t{0}, 0};
-    Marks::Number newest = 0;
-    for (const OnShelf& each : places) {
-        const auto [block, mark] = shelf.take_at(each.index, each.at);
-        old.push_back(block);
-        whole = {std::min(whole.address, block.address()), whole.bytes + block.bytes()};
-        newest = std::max(newest, mark);
+    if (found.block.bytes() > with_excess(bytes)) {
+        shelf.put_back({large_->cut(found.block, bytes), found.mark});
     }
-    if (whole.bytes > with_excess(bytes)) {
-        const Extent rest{whole.address + bytes, whole.bytes - bytes};
-        const auto made = large_->make_anew(old, std::array{Extent{whole.address, bytes}, rest});
-        shelf.put_back({made[1], newest});
-        return made[0];
-    }
-    return old.size() == 1 ? old[0] : large_->make_anew(old, {&whole, 1})[0];
+    return found.block;
 }
 
 }  // namespace vramkit::pool

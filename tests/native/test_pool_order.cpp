@@ -53,6 +53,32 @@ TEST(what_is_left_of_a_block_that_was_cut_stays_behind_its_mark) {
     check_order(card);
 }
 
+TEST(what_is_left_of_blocks_that_were_joined_stays_behind_their_marks) {
+    const Card card;
+    Config config;
+    config.thread_cache_max_blocks = 0;
+    config.limit = 16 * kMiB;
+    const auto pool = open_pool(card, config);
+    const StreamRef first = card.stream(), second = card.stream();
+    const std::uint64_t left = must_malloc(*pool, 8 * kMiB, first);
+    const std::uint64_t right = must_malloc(*pool, 8 * kMiB, first);
+    CHECK_EQUAL(right, left + 8 * kMiB);
+    card.occupy(first);
+    card.use(left, 8 * kMiB, first);
+    card.use(right, 8 * kMiB, first);
+    must_free(*pool, left);
+    must_free(*pool, right);
+    const std::uint64_t joined = must_malloc(*pool, 12 * kMiB, first);
+    CHECK_EQUAL(joined, left);
+    const std::uint64_t rest = must_malloc(*pool, 4 * kMiB, second);
+    CHECK_EQUAL(rest, left + 12 * kMiB);
+    card.use(rest, 4 * kMiB, second);
+    must_free(*pool, joined);
+    must_free(*pool, rest);
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+    check_order(card);
+}
+
 TEST(a_stream_may_be_destroyed_when_the_pool_is_told) {
     const Card card;
     const auto pool = open_pool(card);
