@@ -31,7 +31,8 @@ CUresult ask(CallId id, void* site, CUstream handle, const void* out, Body body)
     });
 }
 
-// Two questions that an H200 refuses to answer of a capturing stream, and which break its capture.
+// Two questions that an H200 refuses to answer of a capturing stream, and which break its capture;
+// of the legacy stream it refuses them beside captures on blocking streams.
 template <class Body>
 CUresult ask_outside_captures(CallId id, void* site, CUstream handle, const void* out, Body body) {
     return run(id, site, Needs::stream, 0, [&](Call& call) -> CUresult {
@@ -39,12 +40,9 @@ CUresult ask_outside_captures(CallId id, void* site, CUstream handle, const void
         const CUresult found = call.find(handle, stream, Purpose::ask);
         if (found != CUDA_SUCCESS) return found;
         if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-        if (stream->capture != nullptr) {
-            Captures::invalidate(*stream->capture);
-            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-        }
-        body(*stream);
-        return CUDA_SUCCESS;
+        const CUresult admitted = call.machine().captures.admit(*stream, Purpose::wait);
+        if (admitted == CUDA_SUCCESS) body(*stream);
+        return admitted;
     });
 }
 
