@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "bindings/invoke.h"
+#include "bindings/errors.h"
 #include "bindings/stream.h"
 #include "pool/size_classes.h"
 #include "pool/streams.h"

@@ -31,8 +31,9 @@ CUresult ask(CallId id, void* site, CUstream handle, const void* out, Body body)
     });
 }
 
-// Two questions that an H200 refuses to answer of a capturing stream, and which break its capture;
-// of the legacy stream it refuses them beside captures on blocking streams.
+// Two questions that an H200 refuses to answer of a capturing stream, and which break its capture.
+// Beside captures on blocking streams it does not tell the legacy stream's id either; that the same
+// goes for the flags, and that asking breaks those captures, is assumed.
 template <class Body>
 CUresult ask_outside_captures(CallId id, void* site, CUstream handle, const void* out, Body body) {
     return run(id, site, Needs::stream, 0, [&](Call& call) -> CUresult {
