@@ -175,8 +175,9 @@ nb::dict layout(PoolEngine& self) {
         entry["stream"] = each.stream;
     });
     result["streams"] = list(now.streams, [](const Layout::OneStream& each, nb::dict& entry) {
-        entry["id"] = each.id;
-        entry["kind"] = each.capture ? "capture" : "stream";
+        const bool legacy = each.id == pool::kLegacyStreamId;
+        entry["id"] = legacy ? 0 : each.id;
+        entry["kind"] = legacy ? "legacy" : each.capture ? "capture" : "stream";
         entry["ended"] = each.ended;
     });
     return result;

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "bindings/invoke.h"
+#include "bindings/errors.h"
 #include "bindings/stream.h"
 #include "pool/size_classes.h"
 #include "pool/streams.h"
@@ -67,12 +67,7 @@ NativeResource::NativeResource(std::shared_ptr<Device> device, const char* name)
     : device_(std::move(device)),
       name_(name),
       epoch_(device_->session().epoch()),
-      fork_count_(pool::fork_count()) {
-    unsigned long long id = 0;
-    VRAMKIT_INVOKE(*device_, cuStreamGetId, nullptr, &id);
-    legacy_.id = id;
-    legacy_.told = true;  // it lives as long as the context
-}
+      fork_count_(pool::fork_count()) {}
 
 void NativeResource::fail(const Failure& why, const char* method) const {
     const std::string call = method == nullptr ? name_ : std::string(name_) + "." + method;
@@ -93,7 +88,7 @@ void NativeResource::require_present() const {
 }
 
 StreamRef NativeResource::stream(nb::handle object) const {
-    if (object.is_none()) return legacy_;
+    if (object.is_none()) return pool::legacy_stream();
     StreamRef result;
     if (nb::isinstance<Stream>(object)) {
         const Stream& stream = *nb::inst_ptr<Stream>(object);
@@ -103,7 +98,7 @@ StreamRef NativeResource::stream(nb::handle object) const {
                 "the stream is of another device than the " + std::string(name_);
             throw nb::value_error(text.c_str());
         }
-        if (stream.id() == legacy_.id) return legacy_;
+        if (pool::is_legacy(stream.handle())) return pool::legacy_stream();
         // One that nobody else knows is not captured.
         if (stream.owned() && !stream.exported()) return {stream.handle(), stream.id(), true};
         result = {stream.handle(), 0, stream.owned()};

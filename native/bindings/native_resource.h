@@ -52,7 +52,6 @@ class NativeResource {
     const char* name_;
     uint64_t epoch_;
     int fork_count_;
-    pool::StreamRef legacy_;
 };
 
 }  // namespace vramkit

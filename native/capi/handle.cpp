@@ -32,8 +32,6 @@ std::unique_ptr<vramkit_pool> open_pool(const std::shared_ptr<Driver>& driver, i
     }
     made->engine = pool::Pool::open(driver, device, made->context, config, why);
     if (made->engine == nullptr) return nullptr;
-    if (!resolve_in_context(*made, made->legacy, why)) return nullptr;
-    made->legacy.told = true;  // it lives as long as the context
     return made;
 }
 

@@ -14,8 +14,7 @@ struct vramkit_pool {
     int ordinal = 0;
     CUcontext context = nullptr;
     std::shared_ptr<vramkit::pool::Pool> engine;
-    vramkit::pool::StreamRef legacy;  // of the context
-    bool process_wide = false;        // of the registry of instances, which never lets go of it
+    bool process_wide = false;  // of the registry of instances, which never lets go of it
 };
 
 namespace vramkit::capi {
@@ -36,14 +35,10 @@ bool resolve_in_context(const vramkit_pool& pool, pool::StreamRef& stream, pool:
 
 // The stream as the engine knows it; false and the reason where the driver does not know it. One
 // cuStreamGetId and one cuStreamIsCapturing, about 30 ns on a card; none for the legacy default
-// stream, which cannot be captured.
+// stream.
 inline bool resolve(const vramkit_pool& pool, void* handle, Life life, pool::StreamRef& stream,
                     pool::Failure& why) {
     stream.handle = static_cast<CUstream>(handle);
-    if (stream.handle == nullptr || stream.handle == VRAMKIT_STREAM_LEGACY) {
-        stream = pool.legacy;
-        return true;
-    }
     stream.told = life == Life::durable;
     // What the per-thread default stream is depends on the current context.
     if (stream.handle != VRAMKIT_STREAM_PER_THREAD &&

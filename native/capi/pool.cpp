@@ -172,8 +172,7 @@ vramkit_status vramkit_step(vramkit_pool* pool) {
 vramkit_status vramkit_stream_closing(void* stream) {
     return guarded([&] {
         const auto handle = static_cast<CUstream>(stream);
-        if (handle == nullptr || handle == VRAMKIT_STREAM_LEGACY ||
-            handle == VRAMKIT_STREAM_PER_THREAD) {
+        if (pool::is_legacy(handle) || handle == VRAMKIT_STREAM_PER_THREAD) {
             return fail(VRAMKIT_BAD_VALUE,
                         "a default stream cannot be destroyed: no pool needs to hear of it");
         }

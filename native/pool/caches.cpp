@@ -52,8 +52,11 @@ std::optional<std::uint32_t> Pool::number_of(const StreamRef& stream, Failure& w
         return found->second;
     }
     const SlowPathScope scope(call_, context_);
-    CUcontext context = nullptr;
-    if (failed(call_.cuStreamGetCtx(stream.handle, &context), "cuStreamGetCtx", why)) return {};
+    CUcontext context = context_;  // of which the legacy stream is by definition
+    if (!is_legacy(stream.handle) &&
+        failed(call_.cuStreamGetCtx(stream.handle, &context), "cuStreamGetCtx", why)) {
+        return {};
+    }
     if (context != context_) {
         why = Failure::bad_value("the stream is of another context than the pool");
         return {};

@@ -220,8 +220,9 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
         }
     }
     if (most > 0) {
-        text +=
-            " Stream " + std::to_string(holder) + " holds most of what waits: " + mib(most) + ".";
+        text += holder == kLegacyStreamId ? std::string(" The legacy default stream")
+                                          : " Stream " + std::to_string(holder);
+        text += " holds most of what waits: " + mib(most) + ".";
     }
     if (unmarked > 0) {
         text += " Up to " + mib(unmarked) +

@@ -50,6 +50,16 @@ struct StreamRef {
     bool is(const StreamRef& other) const { return id == other.id && capture == other.capture; }
 };
 
+// The legacy default stream of the pool's context never ends, cannot be captured, and goes by its
+// handle alone: beside a capture on a blocking stream the driver refuses to tell its id. It has one
+// here that no stream of the driver has.
+inline constexpr std::uint64_t kLegacyStreamId = ~std::uint64_t{0};
+
+inline bool is_legacy(CUstream handle) {
+    return handle == nullptr || handle == VRAMKIT_STREAM_LEGACY;
+}
+inline StreamRef legacy_stream() { return {VRAMKIT_STREAM_LEGACY, kLegacyStreamId, true}; }
+
 enum class State : std::uint8_t { idle = 0, live = 1, cached = 2, shelved = 3, lent = 4, held = 5 };
 
 // A block's record: state, stream and asked-for size in one word, so that taking it from one state

@@ -29,10 +29,6 @@ bool no(Failure& why, Failure::Kind kind, std::string message) {
 
 Resource::Resource(std::shared_ptr<Driver> driver, CUcontext context, std::string name)
     : driver_(std::move(driver)), context_(context), name_(std::move(name)) {
-    const SlowPathScope scope(call(), context_);
-    unsigned long long id = 0;
-    call().cuStreamGetId(VRAMKIT_STREAM_LEGACY, &id);
-    legacy_ = {VRAMKIT_STREAM_LEGACY, id, true};
     const std::lock_guard guard(registry_lock);
     registry().insert(this);
 }
@@ -99,9 +95,9 @@ bool Resource::place_of_free(const Block& block, StreamRef& at, Failure& why) {
     CUevent end = nullptr;
     has_ended(block.stream.id, end);
     if (can_name(block.stream)) return true;
-    at = legacy_;
-    const CUresult waited = end != nullptr ? call().cuStreamWaitEvent(legacy_.handle, end, 0)
-                                           : call().cuCtxSynchronize();
+    at = pool::legacy_stream();
+    const CUresult waited =
+        end != nullptr ? call().cuStreamWaitEvent(at.handle, end, 0) : call().cuCtxSynchronize();
     return waited == CUDA_SUCCESS ||
            refuse(waited, end != nullptr ? "cuStreamWaitEvent" : "cuCtxSynchronize", 0, why);
 }
@@ -152,7 +148,9 @@ void Resource::end() {
     for (Shard& shard : shards_) {
         const std::lock_guard guard(shard.lock);
         Failure ignored;
-        for (const auto& [address, block] : shard.blocks) give(address, block, legacy_, ignored);
+        for (const auto& [address, block] : shard.blocks) {
+            give(address, block, pool::legacy_stream(), ignored);
+        }
         shard.blocks.clear();
     }
     give_back_everything();

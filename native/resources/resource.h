@@ -104,7 +104,6 @@ class Resource {
     const std::shared_ptr<Driver> driver_;
     const CUcontext context_;
     const std::string name_;
-    StreamRef legacy_;
     std::atomic<bool> closed_{false};
     std::array<Shard, 16> shards_;
     // Streams that ended with blocks live, and the event behind their last work.

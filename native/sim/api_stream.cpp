@@ -32,6 +32,8 @@ CUresult ask(CallId id, void* site, CUstream handle, const void* out, Body body)
 }
 
 // Two questions that an H200 refuses to answer of a capturing stream, and which break its capture.
+// Beside captures on blocking streams it does not tell the legacy stream's id either; that the same
+// goes for the flags, and that asking breaks those captures, is assumed.
 template <class Body>
 CUresult ask_outside_captures(CallId id, void* site, CUstream handle, const void* out, Body body) {
     return run(id, site, Needs::stream, 0, [&](Call& call) -> CUresult {
@@ -39,12 +41,9 @@ CUresult ask_outside_captures(CallId id, void* site, CUstream handle, const void
         const CUresult found = call.find(handle, stream, Purpose::ask);
         if (found != CUDA_SUCCESS) return found;
         if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-        if (stream->capture != nullptr) {
-            Captures::invalidate(*stream->capture);
-            return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-        }
-        body(*stream);
-        return CUDA_SUCCESS;
+        const CUresult admitted = call.machine().captures.admit(*stream, Purpose::wait);
+        if (admitted == CUDA_SUCCESS) body(*stream);
+        return admitted;
     });
 }
 

@@ -31,6 +31,12 @@ class Foreign:
         return 0, self.handle
 
 
+def legacy_streams(device: Device) -> list[Stream | Foreign | None]:
+    """All names of the legacy default stream."""
+    ours = [Stream.from_handle(device, handle) for handle in (0, 1)]
+    return [None, *ours, *(Foreign(stream) for stream in ours)]
+
+
 def calls(sim: Simulator) -> dict[str, int]:
     """Calls since the last look, without scopes and what the pool tells the checker."""
     counts = sim.call_counts()

@@ -10,7 +10,7 @@ from vramkit import Pool
 from vramkit.driver import Device, Stream
 
 from .graphs import MODES, Graphs
-from .support import MIB, Foreign, run
+from .support import MIB, Foreign, legacy_streams, run
 
 Activity = Callable[["Bench"], None]
 ACTIVITIES: dict[str, Activity] = {}
@@ -150,6 +150,17 @@ def a_stream_that_closes(bench: Bench) -> None:
 def pools_that_open_and_close(bench: Bench) -> None:
     with Pool(device=bench.device) as made:  # with its thread
         made.free(made.malloc(4 * MIB, bench.stream))
+
+
+@activity
+def the_legacy_stream(bench: Bench) -> None:
+    """By all its names, with its first use, a spill and a request for what it has freed."""
+    with Pool(device=bench.device, background=False, thread_cache_max_blocks=0) as made:
+        for stream in legacy_streams(bench.device):
+            made.free(made.malloc(SIZE, stream), stream=stream)
+            made.free(made.malloc(2 * MIB, stream), stream=stream)
+        made.free(made.malloc(2 * MIB, bench.stream))
+        made.trim()
 
 
 @activity

@@ -16,6 +16,7 @@ from .support import (
     calls,
     eventually,
     filled_segment,
+    legacy_streams,
     run,
     segment_bytes,
 )
@@ -55,6 +56,19 @@ def test_the_legacy_stream_needs_no_question_either(pool: Pool, sim: Simulator, 
     calls(sim)
     for _ in range(10):
         pool.free(pool.malloc(size))
+    assert calls(sim) == {}
+
+
+def test_the_legacy_stream_needs_none_by_any_name(
+    pool: Pool, device: Device, sim: Simulator
+) -> None:
+    with device.stream() as stream:
+        pool.free(pool.malloc(4096, stream))
+    calls(sim)
+    for legacy in legacy_streams(device):
+        address = pool.malloc(4096, legacy)  # of idle blocks, at its first use
+        pool.also_used_on(address, legacy)
+        pool.free(address, stream=legacy)
     assert calls(sim) == {}
 
 

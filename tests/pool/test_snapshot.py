@@ -187,6 +187,13 @@ def test_a_real_pool_adds_up_to_its_statistics(pool: Pool, device: Device) -> No
 
 
 @needs_layout
+def test_the_legacy_stream_has_a_name_and_no_id(pool: Pool) -> None:
+    pool.free(pool.malloc(4096))
+    (stream,) = pool.snapshot().streams
+    assert (stream.kind, stream.id, stream.name) == ("legacy", 0, "legacy default stream")
+
+
+@needs_layout
 def test_stacks_are_kept_of_live_blocks_only(pool: Pool, device: Device) -> None:
     kept, freed = pool.malloc(5000), pool.malloc(5000)
     pool.free(freed)

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from vramkit.driver import Device, OutOfMemoryError, Stream
+from vramkit.driver import Device, Driver, OutOfMemoryError, Stream
 from vramkit.resources import Buffer, Resource
 
 from .makers import HUGE, MIB, check_accounts
@@ -61,6 +61,14 @@ def test_without_a_stream_it_is_the_legacy_one(resource: Resource, device: Devic
     device.fill(address, 7, 4096, stream=device.legacy_stream)
     assert content(device, address, 4096, device.legacy_stream) == b"\7" * 4096
     resource.free(address)
+
+
+@pytest.mark.sim_only
+def test_nobody_asks_for_the_id_of_the_legacy_stream(resource: Resource, driver: Driver) -> None:
+    """The driver refuses it beside captures on blocking streams."""
+    resource.free(resource.malloc(4096))
+    assert driver.sim is not None
+    assert "cuStreamGetId" not in driver.sim.call_counts()
 
 
 def test_the_same_stream_may_use_a_block_again_at_once(resource: Resource, device: Device) -> None:

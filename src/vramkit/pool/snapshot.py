@@ -49,12 +49,16 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stream(msgspec.Struct, frozen=True, gc=False):
+    """`id` is that of the driver; 0 of the legacy default stream, which is known by its kind."""
+
     id: int
-    kind: Literal["stream", "capture"] = "stream"
+    kind: Literal["stream", "capture", "legacy"] = "stream"
     ended: bool = False
 
     @property
     def name(self) -> str:
+        if self.kind == "legacy":
+            return "legacy default stream"
         return f"{self.kind} {self.id}" + (" (ended)" if self.ended else "")
 
 
