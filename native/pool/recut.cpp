@@ -12,7 +12,7 @@ namespace {
 
 // Of what the pool may have: so much a stream has free before its large blocks are made into other
 // sizes. Up to there a block of each size is quicker.
-constexpr std::uint64_t kKeptPart = 256;
+constexpr std::uint64_t kKeptPart = 64;
 
 // One block of a larger class, but of no more than `most` bytes. Soon found, and soon cut into
 // pieces that nobody needs.

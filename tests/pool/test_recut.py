@@ -103,8 +103,8 @@ def test_small_blocks_do_not_keep_large_handles_while_there_is_room(
 def test_a_roomy_pool_has_a_block_of_each_size_until_that_is_much(
     device: Device, stream: Stream, limit: int | None
 ) -> None:
-    """As long as a stream has not more free than a 256th of what the pool may have."""
-    kept = (limit or device.memory_info().total) // 256
+    """As long as a stream has not more free than a 64th of what the pool may have."""
+    kept = (limit or device.memory_info().total) // 64
     with Pool(device=device, background=False, limit=limit, thread_cache_max_blocks=0) as pool:
         largest = 0
         for pages in range(2, 40):
