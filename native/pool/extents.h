@@ -40,9 +40,6 @@ struct Extent {
 // A block is at most this part larger than its class: more is cut off.
 inline constexpr std::uint64_t kExcessPart = 8;
 constexpr std::uint64_t with_excess(std::uint64_t bytes) { return bytes + bytes / kExcessPart; }
-// While there is room, nothing smaller than this part is cut out of a handle or block: it would
-// keep the rest from the driver.
-inline constexpr std::uint64_t kLeastCut = 8;
 
 // Sizes are positive multiples of kPage; times are of any one clock. Called with the pool's lock
 // held.

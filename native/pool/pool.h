@@ -182,7 +182,7 @@ class Pool {
     void set_bounds(Cache& cache, std::size_t caches_of_thread);
     std::size_t room_for(const Cache& cache, ClassIndex index, bool shelved = false) const;
     BlockRef take_from_shelf(Cache& cache, ClassIndex index);
-    BlockRef recut(const Cache& cache, ClassIndex index, bool is_short);  // recut.cpp
+    BlockRef recut(const Cache& cache, ClassIndex index);  // recut.cpp
     void drain(Cache& cache, bool end = false);
     bool shelve_excess(Cache& cache, ClassIndex full);
     void end_shelf(std::uint32_t number);
@@ -206,6 +206,7 @@ class Pool {
     bool preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& why);
     std::uint64_t next_segment_bytes() const;
     std::uint64_t may_grow() const;
+    std::uint64_t cut_up_to(std::uint64_t bytes) const;  // from any thread
     void give_idle(BlockRef block);
     void free_segments(bool dissolve_idle);
     std::uint64_t release_idle(std::int64_t idle_before);

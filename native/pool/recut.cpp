@@ -77,22 +77,20 @@ Shelf::Shelved take_neighbours(Shelf& shelf, LargeBlocks& large, std::uint64_t l
 
 }  // namespace
 
-// A large block for the stream, where that has much free or memory is short.
-BlockRef Pool::recut(const Cache& cache, ClassIndex index, bool is_short) {
+// A large block for the stream, where that has much free.
+BlockRef Pool::recut(const Cache& cache, ClassIndex index) {
     if (cache.shelf == nullptr || !is_large(index)) return {};
     // A tool is told that a graph uses its blocks as they are.
     if (nvtx_ != nullptr && is_capture(cache.number)) return {};
     const std::uint64_t bytes = class_bytes(index);
-    const std::uint64_t most = most_bytes_.load(std::memory_order_relaxed);
-    const std::uint64_t keep = is_short ? 0 : most / kKeptPart;
-    const std::uint64_t cut_up_to = is_short ? kLargestRequest : kLeastCut * bytes;
+    const std::uint64_t largest = cut_up_to(bytes);
+    if (largest == 0) return {};
+    const std::uint64_t keep = most_bytes_.load(std::memory_order_relaxed) / kKeptPart;
     Shelf& shelf = *cache.shelf;
     const std::lock_guard guard(shelf.lock);
-    if (shelf.ended || shelf.bytes <= keep || shelf.bytes < bytes) return {};
-    Shelf::Shelved found;
-    // While the pool may still double there is no harm in pieces.
-    if (extents_->mapped() <= most / 2) found = take_larger(shelf, index, cut_up_to);
-    if (found.block.slab == nullptr) found = take_neighbours(shelf, *large_, bytes, cut_up_to);
+    if (shelf.ended || shelf.bytes <= keep) return {};
+    Shelf::Shelved found = take_larger(shelf, index, largest);
+    if (found.block.slab == nullptr) found = take_neighbours(shelf, *large_, bytes, largest);
     if (found.block.slab == nullptr) return {};
     ++shelf.hits;
     if (found.block.bytes() > with_excess(bytes)) {

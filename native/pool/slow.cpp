@@ -10,6 +10,10 @@ namespace {
 // Other streams' blocks, looked at before memory is taken from the driver. Each question costs as
 // much as the rest of the path, and the oldest mark is the likeliest to have passed.
 constexpr int kQuestions = 1;
+// Of what the pool may have: up to there it cuts handles.
+constexpr std::uint64_t kCuttingPart = 16;
+// It cuts nothing smaller out of a handle than this part: what is cut keeps the handle.
+constexpr std::uint64_t kLeastCut = 8;
 
 }  // namespace
 
@@ -44,7 +48,6 @@ BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, 
     }
     if (found(grow(cache, index, bytes, why), &Stats::growth_hits)) return block;
     if (why.kind != Failure::Kind::out_of_memory) return {};
-    if (block = recut(cache, index, true); block.slab != nullptr) return block;
 
     // Short of memory: what idle threads keep, and memory of other classes and streams.
     const auto gather = [&](Wait wait) {
@@ -79,7 +82,7 @@ BlockRef Pool::take_idle(Cache& cache, ClassIndex index) {
     if (is_large(index)) {
         const std::uint64_t bytes = class_bytes(index);
         const std::optional<Extent> extent =
-            extents_->take(bytes, with_excess(bytes), kLeastCut * bytes);
+            extents_->take(bytes, with_excess(bytes), cut_up_to(bytes));
         return extent ? large_->make(*extent) : BlockRef{};
     }
     BlockRef first = slabs_->take(index);
@@ -151,6 +154,12 @@ BlockRef Pool::take_after_gpu_wait(const Cache& cache, ClassIndex index) {
     return {};
 }
 
+// Handles of how many bytes are cut for so many. As long as the pool is small: later all of its
+// memory may have to be put together, and handles that are in use in part cannot be.
+std::uint64_t Pool::cut_up_to(std::uint64_t bytes) const {
+    return extents_->mapped() <= most_bytes_ / kCuttingPart ? kLeastCut * bytes : 0;
+}
+
 // Bytes that may still be taken from the driver.
 std::uint64_t Pool::may_grow() const {
     const std::uint64_t most = config_.limit > 0 ? config_.limit : card_bytes_;
@@ -166,7 +175,7 @@ std::uint64_t Pool::next_segment_bytes() const {
 bool Pool::add_segment(Failure& why) {
     const std::uint64_t bytes = next_segment_bytes();
     std::optional<Extent> extent =
-        extents_->take(bytes, std::min(2 * bytes, Segment::kMost), kLeastCut * bytes);
+        extents_->take(bytes, std::min(2 * bytes, Segment::kMost), cut_up_to(bytes));
     for (const std::uint64_t size : {bytes, kPage}) {
         if (extent) break;
         if (size > may_grow()) {
@@ -177,7 +186,7 @@ bool Pool::add_segment(Failure& why) {
             return false;
         }
     }
-    if (!extent) extent = extents_->take(kPage, Segment::kMost, kLargestRequest);
+    if (!extent) extent = extents_->take(kPage, Segment::kMost, 0);
     if (!extent) return false;
     why = {};
     slabs_->add_segment(*extent);
@@ -208,23 +217,39 @@ BlockRef Pool::grow(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure
     return {};
 }
 
-// Idle memory of other sizes: cut, or mapped side by side.
+// Idle memory of other sizes, mapped side by side. Where its handles are too large for the request,
+// they go back to the driver and what is needed is taken anew; what the driver no longer gives is
+// cut out of them.
 BlockRef Pool::put_together(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why) {
-    if (!is_large(index)) return grow(cache, index, bytes, why);
-    const std::uint64_t exact = round_up(bytes, kPage);
-    std::optional<Extent> extent = extents_->take(exact, with_excess(exact), kLargestRequest);
-    if (!extent && addresses_->have_memory()) {
-        // Nothing moves; what is idle may be long enough with the holes beside it.
-        slow_.returned += extents_->release(extents_->idle(), Extents::kAnyTime);
+    const auto anew = [&](std::uint64_t room) {
+        slow_.returned += extents_->release(room, Extents::kAnyTime);
         return grow(cache, index, bytes, why);
-    }
-    if (!extent) {
-        const std::uint64_t before = extents_->mapped();
-        extent = extents_->compose(exact, may_grow(), why);
+    };
+    if (!is_large(index)) {
+        BlockRef block = grow(cache, index, bytes, why);
+        if (block.slab == nullptr && extents_->idle() > 0) block = anew(kPage);
+        if (block.slab != nullptr) return block;
+        const std::optional<Extent> extent = extents_->take(kPage, kPage, kLargestRequest);
         if (!extent) return {};
-        if (extents_->mapped() > before) note_growth();
-        slow_.moved += extent->bytes;
+        slabs_->add_segment(*extent);
+        return take_idle(cache, index);
     }
+    const std::uint64_t exact = round_up(bytes, kPage);
+    const std::uint64_t before = extents_->mapped();
+    std::optional<Extent> extent = extents_->take(exact, with_excess(exact), 0);
+    if (!extent) {
+        extent = extents_->compose(exact, may_grow(), why);
+        if (extent) slow_.moved += extent->bytes;
+        if (extents_->mapped() > before) note_growth();
+    }
+    if (!extent && extents_->idle() + may_grow() >= exact) {
+        // Where nothing moves, what is idle may be long enough with the holes beside it.
+        const bool flat = addresses_->have_memory();
+        const BlockRef block = anew(flat ? extents_->idle() : exact);
+        if (block.slab != nullptr) return block;
+        extent = extents_->take(exact, with_excess(exact), kLargestRequest);
+    }
+    if (!extent) return {};
     why = {};
     return large_->make(*extent);
 }

@@ -300,7 +300,7 @@ def test_neighbours_need_no_remapping(pool: Pool, device: Device, sim: Simulator
         calls(sim)
         large = pool.malloc(16 * MIB, stream)
         assert not calls(sim).keys() & {"cuMemMap", "cuMemSetAccess", "cuMemCreate"}
-        assert (pool.stats().shelf_hits, pool.stats().moved) == (1, 0)
+        assert (pool.stats().idle_hits, pool.stats().moved) == (1, 0)
         pool.free(large)
 
 
