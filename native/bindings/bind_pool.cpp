@@ -76,7 +76,10 @@ class PoolEngine final : public NativeResource {
 uint64_t allocate(PoolEngine& self, uint64_t size, nb::handle stream, bool may_wait, Failure& why) {
     pool::Pool& engine = self.engine();
     const StreamRef ref = self.stream(stream);
-    if (const uint64_t address = engine.malloc_cached(size, ref); address != 0) return address;
+    // A tool may need the GIL, as compute-sanitizer seems to: nobody waits for it with that.
+    if (!engine.has_tool()) {
+        if (const uint64_t address = engine.malloc_cached(size, ref); address != 0) return address;
+    }
     const GilReleased released;
     return engine.malloc(size, ref, may_wait, why);
 }
@@ -105,7 +108,8 @@ void PoolEngine::free(uint64_t address, std::optional<uint64_t> bytes, nb::handl
     pool::Pool& pool = engine();
     std::optional<StreamRef> ref;
     if (!on.is_none()) ref = stream(on);
-    if (pool.free_cached(address, bytes.value_or(0), ref ? &*ref : nullptr, full) == Freed::yes) {
+    if (!pool.has_tool() &&
+        pool.free_cached(address, bytes.value_or(0), ref ? &*ref : nullptr, full) == Freed::yes) {
         if (full.cache == nullptr) return;
         const GilReleased released;
         pool.spill(full);

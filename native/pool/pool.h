@@ -56,8 +56,8 @@ class Pool {
 
     // 0 and the reason on failure. may_wait: short of memory, wait on the GPU and then on the host.
     std::uint64_t malloc(std::uint64_t bytes, const StreamRef& stream, bool may_wait, Failure& why);
-    // The hot path alone: 0 where the thread's cache cannot serve. Never waits, never calls the
-    // driver.
+    // The hot path alone: 0 where the thread's cache cannot serve. Never waits but for a tool,
+    // never calls the driver.
     std::uint64_t malloc_cached(std::uint64_t bytes, const StreamRef& stream);
 
     // No stream: that of the allocation. A given size must be the one asked for. The stream comes
@@ -79,6 +79,9 @@ class Pool {
     Freed free_cached(std::uint64_t address, std::uint64_t bytes, const StreamRef* stream,
                       Full& full);
     void spill(const Full& full);
+
+    // Every call waits for a tool that is told of blocks (nvtx.h), and whatever that waits for.
+    bool has_tool() const { return nvtx_ != nullptr; }
 
     // The block is used on this stream too: freed, it is held until the stream has got past that
     // point.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from capi.support import compiler_of
@@ -34,6 +37,14 @@ class Tool:
         count = self._library[which](room, len(room))
         assert count <= len(room)
         return {each.address: each.size for each in room[:count]}
+
+    @contextmanager
+    def that_runs_python(self) -> Iterator[None]:
+        """As long as this lasts, every call of the tool needs the interpreter for a moment."""
+        back = ctypes.CFUNCTYPE(None)(lambda: time.sleep(0))
+        self._library.tool_asks(back)
+        yield
+        self._library.tool_asks(None)
 
     @property
     def heaps(self) -> dict[int, int]:

@@ -182,3 +182,17 @@ def test_without_the_setting_nobody_is_told(pool: Pool, tool: Tool, streams: lis
         pool.free(address)
     pool.release_all()
     assert tool.calls == calls
+
+
+def test_threads_pass_a_tool_that_needs_the_interpreter(
+    marked: Pool, tool: Tool, streams: list[Stream]
+) -> None:
+    """Nobody waits for the tool with the GIL held."""
+
+    def work(stream: Stream) -> None:
+        for _ in range(100):
+            marked.free(marked.malloc(1000, stream))
+
+    with tool.that_runs_python():
+        run(*[lambda stream=stream: work(stream) for stream in streams])  # type: ignore[misc]
+    assert tool.regions == {}

@@ -16,6 +16,7 @@ std::mutex lock;
 std::map<std::uint64_t, std::uint64_t> heaps, regions;  // address -> bytes
 std::uint64_t calls = 0;
 std::string fault;  // the first
+void (*asks)() = nullptr;
 int domain;
 
 void require(bool holds, const char* what) {
@@ -37,6 +38,7 @@ bool overlaps(const std::map<std::uint64_t, std::uint64_t>& ranges, const Range&
 }
 
 void begin(Domain given) {
+    if (asks != nullptr) asks();
     ++calls;
     require(given == &domain, "not the domain that was made");
 }
@@ -138,4 +140,6 @@ std::size_t tool_heaps(Range* out, std::size_t room) { return copy(heaps, out, r
 std::size_t tool_regions(Range* out, std::size_t room) { return copy(regions, out, room); }
 std::uint64_t tool_calls() { return calls; }
 const char* tool_fault() { return fault.c_str(); }
+// Called back with every call, in the middle of it.
+void tool_asks(void (*back)()) { asks = back; }
 }
