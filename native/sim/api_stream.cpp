@@ -26,14 +26,19 @@ CUresult ask(CallId id, void* site, CUstream handle, const void* out, Body body)
         const CUresult found = call.find(handle, stream, Purpose::ask);
         if (found != CUDA_SUCCESS) return found;
         if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
+        // Beside captures on blocking streams an H200 tells nothing of the legacy stream, and the
+        // question breaks them.
+        if (stream == stream->context->legacy) {
+            const CUresult admitted = call.machine().captures.admit(*stream, Purpose::wait);
+            if (admitted != CUDA_SUCCESS) return admitted;
+        }
         body(call, *stream);
         return CUDA_SUCCESS;
     });
 }
 
-// Two questions that an H200 refuses to answer of a capturing stream, and which break its capture.
-// Beside captures on blocking streams it does not tell the legacy stream's id either; that the same
-// goes for the flags, and that asking breaks those captures, is assumed.
+// Two questions that an H200 refuses to answer of a capturing stream too, and which break its
+// capture.
 template <class Body>
 CUresult ask_outside_captures(CallId id, void* site, CUstream handle, const void* out, Body body) {
     return run(id, site, Needs::stream, 0, [&](Call& call) -> CUresult {
