@@ -71,7 +71,7 @@ Extent Extents::smallest_run(const Extent& extent, std::uint64_t least) const {
     Extent best = extent;
     Extent run{extent.address, 0};
     auto first = place_of(extent.address);
-    for (auto last = first; run.end() < extent.end(); ++last) {
+    for (auto last = first; run.end() < extent.end() && best.bytes > least; ++last) {
         run.bytes = std::min(end_of(*last), extent.end()) - run.address;
         while (run.bytes >= least) {
             if (run.bytes < best.bytes) best = run;

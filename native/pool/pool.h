@@ -196,7 +196,7 @@ class Pool {
     void reclaim_caches();
     void drop_ended();
 
-    // slow.cpp: idle memory, growth, shortage. With the lock held.
+    // slow.cpp and growth.cpp: idle memory, growth, shortage. With the lock held.
     BlockRef malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, bool may_wait,
                          Failure& why);
     BlockRef take_idle(Cache& cache, ClassIndex index);
