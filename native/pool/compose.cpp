@@ -8,14 +8,22 @@
 namespace vramkit::pool {
 
 std::optional<Extent> Extents::compose(std::uint64_t bytes, std::uint64_t may_create,
+                                       std::span<const Extent> given, const Done& done,
                                        Failure& why) {
-    const std::vector<Place> chosen = choose(bytes);
+    std::vector<Place> from_given;
+    for (const Extent& extent : given) {
+        each_whole(extent, [&](const Place& place) { from_given.push_back(place); });
+    }
     std::vector<Piece> pieces;
     Extent made;
-    for (const Place& place : chosen) {
+    const auto add = [&](const Place& place) {
         pieces.push_back(place.piece);
         made.bytes += place.piece.bytes;
-    }
+    };
+    for (const Place& place : from_given) add(place);
+    const std::vector<Place> chosen =
+        made.bytes < bytes ? choose(bytes - made.bytes) : std::vector<Place>();
+    for (const Place& place : chosen) add(place);
     std::optional<Piece> rest;
     if (made.bytes < bytes) {
         if (bytes - made.bytes > may_create) {
@@ -33,8 +41,22 @@ std::optional<Extent> Extents::compose(std::uint64_t bytes, std::uint64_t may_cr
         return std::nullopt;
     }
     leave(chosen);
+    for (const Place& place : from_given) {
+        places_.erase(place.address);
+        mappings_.leave(place, done);
+    }
     enter(made.address, pieces);
     return made;
+}
+
+std::uint64_t Extents::movable(std::uint64_t largest) const {
+    std::uint64_t sum = 0;
+    for (const auto& [address, idle] : idle_) {
+        each_whole(idle.extent, [&](const Place& place) {
+            if (place.piece.bytes <= largest) sum += place.piece.bytes;
+        });
+    }
+    return sum;
 }
 
 std::vector<Place> Extents::choose(std::uint64_t bytes) const {

@@ -20,6 +20,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,7 +66,21 @@ class Extents {
     // that covers the rest. Where all are short, a new handle for the rest, of at most `may_create`
     // bytes. Nullopt: not enough (why.call is empty), or the driver's failure; nothing has changed
     // then.
-    std::optional<Extent> compose(std::uint64_t bytes, std::uint64_t may_create, Failure& why);
+    std::optional<Extent> compose(std::uint64_t bytes, std::uint64_t may_create, Failure& why) {
+        return compose(bytes, may_create, {}, {}, why);
+    }
+    // The same with extents that were handed out in front: they consist of whole handles, have no
+    // more than `bytes` but for the last, and what is left of them is gone. Their old places are
+    // unmapped when that is done.
+    std::optional<Extent> compose(std::uint64_t bytes, std::uint64_t may_create,
+                                  std::span<const Extent> given, const Done& done, Failure& why);
+    // Bytes of idle handles that are no larger than that.
+    std::uint64_t movable(std::uint64_t largest) const;
+    // It begins and ends with a handle.
+    bool is_whole(const Extent& extent) const {
+        const auto last = place_of(extent.end() - kPage);
+        return places_.contains(extent.address) && end_of(*last) == extent.end();
+    }
     // Brings all idle handles side by side. The extent that has the most of them stays where it is
     // if the addresses behind it are free. Returns the bytes moved; 0: nothing to do or to move, or
     // the driver's failure, and nothing has changed.

@@ -63,9 +63,9 @@ std::string Extents::check(const std::vector<Extent>* held) const {
         }
     }
     for (const auto& [begin, end] : addresses_.holes()) addresses.push_back({begin, end, "hole"});
-    for (const Place& place : mappings_.old_places()) {
+    mappings_.each_old_place([&](const Place& place) {
         addresses.push_back({place.address, place.address + place.piece.bytes, "old place"});
-    }
+    });
     const std::uint64_t base = addresses_.base(), end = base + addresses_.bytes();
     std::uint64_t covered = 0;
     for (auto* list : {&used, &addresses}) {

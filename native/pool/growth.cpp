@@ -99,8 +99,12 @@ BlockRef Pool::put_together(Cache& cache, ClassIndex index, std::uint64_t bytes,
     std::optional<Extent> extent = extents_->take(exact, with_excess(exact), 0);
     if (!extent) {
         extent = extents_->compose(exact, may_grow(), why);
-        if (extent) slow_.moved += extent->bytes;
         if (extents_->mapped() > before) note_growth();
+        if (extent) slow_.moved += extent->bytes;
+        if (extent && extent->bytes > with_excess(exact)) {
+            extents_->give(*extent, now());
+            extent.reset();
+        }
     }
     if (!extent && extents_->idle() + may_grow() >= exact) {
         // Where nothing moves, what is idle may be long enough with the holes beside it.

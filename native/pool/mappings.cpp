@@ -10,6 +10,7 @@
 namespace vramkit::pool {
 
 Mappings::~Mappings() {
+    for (Old& old : old_) old.done = {};
     unmap_old(kEveryPlace);
     for (const Piece& piece : unreleased_) call_.cuMemRelease(piece.handle);
 }
@@ -90,20 +91,20 @@ bool Mappings::unmap(const Place& place) {
     return true;
 }
 
-void Mappings::leave(const Place& place) {
-    old_.push_back(place);
+void Mappings::leave(const Place& place, Done done) {
+    old_.push_back({place, std::move(done)});
     ++places_left_[place.piece.handle];
 }
 
 bool Mappings::unmap_old(std::size_t at_most) {
     for (std::size_t tries = std::min(at_most, old_.size()); tries > 0; --tries) {
-        const Place place = old_.front();
+        Old old = std::move(old_.front());
         old_.pop_front();
-        if (!unmap(place)) {
-            old_.push_back(place);
+        if ((old.done && !old.done()) || !unmap(old.place)) {
+            old_.push_back(std::move(old));
             continue;
         }
-        const auto left = places_left_.find(place.piece.handle);
+        const auto left = places_left_.find(old.place.piece.handle);
         if (--left->second == 0) places_left_.erase(left);
     }
     for (const Piece& piece : std::exchange(unreleased_, {})) release(piece);

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
@@ -34,6 +35,9 @@ struct Place {
     std::uint64_t address = 0;
     Piece piece;
 };
+
+// Whether the work at a place is done; empty: it is.
+using Done = std::function<bool()>;
 
 inline constexpr std::size_t kEveryPlace = std::numeric_limits<std::size_t>::max();
 
@@ -58,10 +62,10 @@ class Mappings {
     // still.
     bool unmap(const Place& place);
 
-    // The piece is used elsewhere, or no more: this place is unmapped later.
-    void leave(const Place& place);
+    // The piece is used elsewhere, or no more: this place is unmapped later, when its work is done.
+    void leave(const Place& place, Done done = {});
     // Tries to unmap `at_most` old places, and then to release what was put off. True: no old place
-    // is left. One that the driver refuses goes to the end of the list.
+    // is left. One whose work is not done, or that the driver refuses, goes to the end of the list.
     bool unmap_old(std::size_t at_most);
     bool has_old_place(const Piece& piece) const { return places_left_.contains(piece.handle); }
 
@@ -72,17 +76,26 @@ class Mappings {
     // Bytes of handles not yet released. From any thread.
     std::uint64_t created() const { return created_.load(std::memory_order_relaxed); }
     std::uint64_t unreleased() const;  // bytes of those put off
-    const std::deque<Place>& old_places() const { return old_; }
+    // visit(const Place&)
+    template <typename Visit>
+    void each_old_place(Visit visit) const {
+        for (const Old& old : old_) visit(old.place);
+    }
 
     // The driver no longer knows anything.
     void forget();
 
   private:
+    struct Old {
+        Place place;
+        Done done;
+    };
+
     const DriverTable& call_;
     int device_;
     Addresses& addresses_;
     std::atomic<std::uint64_t> created_{0};
-    std::deque<Place> old_;
+    std::deque<Old> old_;
     std::unordered_map<CUmemGenericAllocationHandle, std::uint32_t> places_left_;  // old ones
     std::vector<Piece> unreleased_;
 };

@@ -5,7 +5,7 @@
 //   - The same stream may have it again at once, from any thread: what it issues next comes after.
 //   - Another stream may have it only when a mark behind that point has passed, or after waiting
 //     for that mark on the GPU.
-//   - Its memory is unmapped, or mapped at another place, only when the mark has passed.
+//   - Its memory is unmapped, or mapped at another place for others, only when the mark has passed.
 //   - A block freed after its stream was destroyed was last used before that: it goes behind the
 //     mark that was recorded when the stream was about to go.
 //   - What is handed out inside a capture is the graph's: nobody but the same stream of the same
@@ -205,6 +205,8 @@ class Pool {
     BlockRef take_after_gpu_wait(const Cache& cache, ClassIndex index);
     BlockRef grow(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why);
     BlockRef put_together(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why);
+    BlockRef put_together_own(const Cache& cache, std::uint64_t bytes, Failure& why);  // remap.cpp
+    std::vector<Shelf::Shelved> take_whole(Shelf& shelf, std::uint64_t least, std::uint64_t most);
     bool add_segment(Failure& why);
     bool preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& why);
     std::uint64_t next_segment_bytes() const;

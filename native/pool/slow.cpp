@@ -55,6 +55,7 @@ BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, 
                found(put_together(cache, index, bytes, why), &Stats::remap_hits);
     };
     if (gather(Wait::no)) return block;
+    if (found(put_together_own(cache, bytes, why), &Stats::remap_hits)) return block;
     if (may_wait && why.kind == Failure::Kind::out_of_memory) {
         // A block of this class whose work is not done: the stream waits for it, not the host.
         if (found(take_after_gpu_wait(cache, index), &Stats::wait_hits)) return block;

@@ -154,6 +154,12 @@ inline const Path kPaths[] = {
          b.take(12 * kMiB, b.told);
          b.take(kSmall, b.told, 2);
      }},
+    {"own memory put together while it is in use", "cuMemMap",
+     with([](Config& c) { c.limit = 8 * kMiB; }), fill_and_occupy,
+     [](Bench& b) {
+         b.take(7 * kMiB, b.told);
+         b.pool->step();
+     }},
     {"trim",
      "cuMemUnmap",
      {},

@@ -78,6 +78,34 @@ TEST(what_is_left_of_blocks_that_were_joined_stays_behind_their_marks) {
     check_order(card);
 }
 
+TEST(memory_moves_in_the_order_of_its_stream_and_leaves_its_old_place_when_the_work_is_done) {
+    const Card card;
+    Config config;
+    config.thread_cache_max_blocks = 0;
+    config.limit = 64 * kMiB;
+    const auto pool = open_pool(card, config);
+    const StreamRef stream = card.stream();
+    std::vector<std::uint64_t> blocks;
+    for (int i = 0; i < 4; ++i) blocks.push_back(must_malloc(*pool, 16 * kMiB, stream));
+    card.occupy(stream);
+    for (const std::uint64_t block : blocks) card.use(block, 16 * kMiB, stream);
+    for (const std::uint64_t block : blocks) must_free(*pool, block);
+    gpu::sim().reset_call_counts();
+    const std::uint64_t joined = must_malloc(*pool, 48 * kMiB, stream);
+    CHECK_EQUAL(card.calls("cuMemMap"), std::uint64_t{3});
+    CHECK_EQUAL(card.calls("cuEventSynchronize"), std::uint64_t{0});
+    card.use(joined, 48 * kMiB, stream);
+    pool->step();
+    CHECK_EQUAL(card.calls("cuMemUnmap"), std::uint64_t{0});
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+    CHECK_EQUAL(card.call.cuStreamSynchronize(stream.handle), CUDA_SUCCESS);
+    pool->step();
+    CHECK_EQUAL(card.calls("cuMemUnmap"), std::uint64_t{3});
+    must_free(*pool, joined);
+    CHECK_EQUAL(pool->trim(true), 64 * kMiB);
+    check_order(card);
+}
+
 TEST(a_stream_may_be_destroyed_when_the_pool_is_told) {
     const Card card;
     const auto pool = open_pool(card);
