@@ -51,24 +51,24 @@ std::optional<Extent> Extents::compose(std::uint64_t bytes, std::uint64_t may_cr
 
 std::uint64_t Extents::movable(std::uint64_t largest) const {
     std::uint64_t sum = 0;
-    for (const auto& [address, idle] : idle_) {
-        each_whole(idle.extent, [&](const Place& place) {
+    each_idle([&](const Extent& extent) {
+        each_whole(extent, [&](const Place& place) {
             if (place.piece.bytes <= largest) sum += place.piece.bytes;
         });
-    }
+    });
     return sum;
 }
 
 std::vector<Place> Extents::choose(std::uint64_t bytes) const {
     std::vector<Place> places;
     std::uint64_t sum = 0;
-    for (const auto& [address, idle] : idle_) {
-        each_whole(idle.extent, [&](const Place& place) {
+    each_idle([&](const Extent& extent) {
+        each_whole(extent, [&](const Place& place) {
             if (place.piece.bytes > bytes) return;
             places.push_back(place);
             sum += place.piece.bytes;
         });
-    }
+    });
     if (sum < bytes) return places;
     std::ranges::stable_sort(places, std::ranges::greater{},
                              [](const Place& place) { return place.piece.bytes; });
@@ -86,43 +86,44 @@ std::vector<Place> Extents::choose(std::uint64_t bytes) const {
 
 std::uint64_t Extents::join(Failure& why) {
     if (addresses_.have_memory()) return 0;
-    const Idle* most = nullptr;  // the last extent with the most idle handles
+    Extent most;  // the last extent with the most idle handles
     std::uint64_t most_bytes = 0, all_bytes = 0;
-    std::int64_t since = std::numeric_limits<std::int64_t>::min();
-    for (const auto& [address, idle] : idle_) {
+    each_idle([&](const Extent& extent) {
         std::uint64_t bytes = 0;
-        each_whole(idle.extent, [&](const Place& place) { bytes += place.piece.bytes; });
-        if (bytes == 0) continue;
+        each_whole(extent, [&](const Place& place) { bytes += place.piece.bytes; });
         all_bytes += bytes;
-        since = std::max(since, idle.since);
-        if (bytes < most_bytes) continue;
-        most = &idle;
+        if (bytes == 0 || bytes < most_bytes) return;
+        most = extent;
         most_bytes = bytes;
-    }
+    });
     if (all_bytes == most_bytes) return 0;
-    const std::uint64_t behind = most->extent.end();
-    const bool stays = addresses_.take_at(behind, all_bytes - most_bytes);
+    const bool stays = addresses_.take_at(most.end(), all_bytes - most_bytes);
     std::vector<Place> moved;
     std::vector<Piece> pieces;
-    for (const auto& [address, idle] : idle_) {
-        if (stays && &idle == most) continue;
-        each_whole(idle.extent, [&](const Place& place) {
+    std::vector<std::int64_t> since;
+    each_idle([&](const Extent& extent) {
+        if (stays && extent.address == most.address) return;
+        each_whole(extent, [&](const Place& place) {
             moved.push_back(place);
             pieces.push_back(place.piece);
+            since.push_back(places_.at(place.address).since);
         });
-    }
-    std::uint64_t to = behind;
+    });
+    std::uint64_t to = most.end();
     if (!stays) {
         to = mappings_.map(pieces, why);
-    } else if (!mappings_.map_at(behind, pieces, why)) {
+    } else if (!mappings_.map_at(to, pieces, why)) {
         to = 0;
     }
     if (to == 0) return 0;
-    const std::uint64_t bytes = stays ? all_bytes - most_bytes : all_bytes;
     leave(moved);
     enter(to, pieces);
-    give({to, bytes}, since);
-    return bytes;
+    std::uint64_t at = to;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+        give({at, pieces[i].bytes}, since[i]);
+        at += pieces[i].bytes;
+    }
+    return at - to;
 }
 
 void Extents::leave(const std::vector<Place>& places) {
@@ -135,7 +136,7 @@ void Extents::leave(const std::vector<Place>& places) {
 
 void Extents::enter(std::uint64_t address, const std::vector<Piece>& pieces) {
     for (const Piece& piece : pieces) {
-        places_.emplace(address, piece);
+        places_.emplace(address, Mapped{piece});
         address += piece.bytes;
     }
 }

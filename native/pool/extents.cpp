@@ -12,10 +12,10 @@ constexpr int kLooks = 8;
 }  // namespace
 
 Extents::~Extents() {
-    for (const auto& [address, piece] : places_) {
-        const Place place{address, piece};
+    for (const auto& [address, mapped] : places_) {
+        const Place place{address, mapped.piece};
         if (!mappings_.unmap(place)) mappings_.leave(place);
-        mappings_.release(piece);
+        mappings_.release(mapped.piece);
     }
 }
 
@@ -27,22 +27,26 @@ std::optional<Extent> Extents::create(std::uint64_t bytes, Failure& why) {
         mappings_.release(*piece);
         return std::nullopt;
     }
-    places_.emplace(address, *piece);
+    places_.emplace(address, Mapped{*piece});
     return Extent{address, bytes};
 }
 
 void Extents::give(Extent extent, std::int64_t now) {
-    Idle whole{extent, now};
+    for (auto place = places_.find(place_of(extent.address)->first);
+         place != places_.end() && place->first < extent.end(); ++place) {
+        place->second.since = std::max(place->second.since, now);
+    }
+    Extent whole = extent;
     const auto after = idle_.lower_bound(extent.address);
-    if (after != idle_.begin() && std::prev(after)->second.extent.end() == extent.address) {
-        const Idle front = remove(std::prev(after)->first);
-        whole.extent = {front.extent.address, front.extent.bytes + whole.extent.bytes};
-        whole.since = std::max(whole.since, front.since);
+    if (after != idle_.begin()) {
+        const auto [address, bytes] = *std::prev(after);
+        if (address + bytes == extent.address) {
+            remove(address);
+            whole = {address, bytes + whole.bytes};
+        }
     }
     if (after != idle_.end() && after->first == extent.end()) {
-        const Idle back = remove(after->first);
-        whole.extent.bytes += back.extent.bytes;
-        whole.since = std::max(whole.since, back.since);
+        whole.bytes += remove(after->first).bytes;
     }
     add(whole);
 }
@@ -59,7 +63,7 @@ std::optional<Extent> Extents::take(std::uint64_t least, std::uint64_t most,
             break;
         }
         // Its last part is longer than needed.
-        if (!found && place_of(run.address + least)->second.bytes <= cut_up_to) {
+        if (!found && place_of(run.address + least)->second.piece.bytes <= cut_up_to) {
             found = Extent{run.address, least};
         }
     }
@@ -87,11 +91,12 @@ std::uint64_t Extents::release(std::uint64_t bytes, std::int64_t idle_before) {
     const std::uint64_t before = mapped();
     mappings_.unmap_old(kEveryPlace);
     std::vector<std::pair<std::int64_t, Place>> oldest;  // since
-    for (const auto& [address, idle] : idle_) {
-        if (idle.since >= idle_before) continue;
-        each_whole(idle.extent,
-                   [&](const Place& place) { oldest.emplace_back(idle.since, place); });
-    }
+    each_idle([&](const Extent& extent) {
+        each_whole(extent, [&](const Place& place) {
+            const std::int64_t since = places_.at(place.address).since;
+            if (since < idle_before) oldest.emplace_back(since, place);
+        });
+    });
     std::ranges::stable_sort(oldest, {}, [](const auto& each) { return each.first; });
     for (const auto& [since, place] : oldest) {
         if (before - mapped() >= bytes) break;
@@ -120,25 +125,23 @@ void Extents::forget() {
     mappings_.forget();
 }
 
-void Extents::add(Idle idle) {
-    idle_bytes_ += idle.extent.bytes;
-    by_size_.emplace(idle.extent.bytes, idle.extent.address);
-    idle_.emplace(idle.extent.address, idle);
+void Extents::add(const Extent& extent) {
+    idle_bytes_ += extent.bytes;
+    by_size_.emplace(extent.bytes, extent.address);
+    idle_.emplace(extent.address, extent.bytes);
 }
 
-Extents::Idle Extents::remove(std::uint64_t address) {
-    const Idle idle = idle_.extract(address).mapped();
-    idle_bytes_ -= idle.extent.bytes;
-    by_size_.erase({idle.extent.bytes, address});
-    return idle;
+Extent Extents::remove(std::uint64_t address) {
+    const std::uint64_t bytes = idle_.extract(address).mapped();
+    idle_bytes_ -= bytes;
+    by_size_.erase({bytes, address});
+    return {address, bytes};
 }
 
 void Extents::cut_out(const Extent& part) {
-    const auto [extent, since] = remove(std::prev(idle_.upper_bound(part.address))->first);
-    if (part.address > extent.address) {
-        add({{extent.address, part.address - extent.address}, since});
-    }
-    if (part.end() < extent.end()) add({{part.end(), extent.end() - part.end()}, since});
+    const Extent extent = remove(std::prev(idle_.upper_bound(part.address))->first);
+    if (part.address > extent.address) add({extent.address, part.address - extent.address});
+    if (part.end() < extent.end()) add({part.end(), extent.end() - part.end()});
 }
 
 }  // namespace vramkit::pool

@@ -74,8 +74,8 @@ class Extents {
     // unmapped when that is done.
     std::optional<Extent> compose(std::uint64_t bytes, std::uint64_t may_create,
                                   std::span<const Extent> given, const Done& done, Failure& why);
-    // Bytes of idle handles that are no larger than that.
-    std::uint64_t movable(std::uint64_t largest) const;
+    // Bytes of idle handles that lie there as a whole, and are no larger than that.
+    std::uint64_t movable(std::uint64_t largest = ~std::uint64_t{0}) const;
     // It begins and ends with a handle.
     bool is_whole(const Extent& extent) const {
         const auto last = place_of(extent.end() - kPage);
@@ -88,8 +88,8 @@ class Extents {
     // Tries to unmap `at_most` old places of moved pieces. True: none are left. One that the driver
     // refuses stays on the list.
     bool unmap_old(std::size_t at_most) { return mappings_.unmap_old(at_most); }
-    // Gives memory back to the driver, until `bytes` have gone or a handle more: those that lie in
-    // extents idle since before that time, longest idle first. Unmaps all old places first, since
+    // Gives memory back to the driver, until `bytes` have gone or a handle more: those that are
+    // wholly idle since before that time, longest idle first. Unmaps all old places first, since
     // memory goes only when no place maps it. A handle that cannot be unmapped stays idle. Returns
     // the bytes that have gone.
     std::uint64_t release(std::uint64_t bytes, std::int64_t idle_before);
@@ -102,10 +102,10 @@ class Extents {
     std::uint64_t unreleased() const { return mappings_.unreleased(); }  // put off
     std::uint64_t largest_idle() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
     std::uint64_t idle_smaller_than(std::uint64_t bytes) const;  // sum of idle extents below that
-    // visit(const Extent&, std::int64_t since) in order of address.
+    // visit(const Extent&) in order of address.
     template <typename Visit>
     void each_idle(Visit visit) const {
-        for (const auto& [address, each] : idle_) visit(each.extent, each.since);
+        for (const auto& [address, bytes] : idle_) visit(Extent{address, bytes});
     }
 
     // visit(bytes) for the parts of an extent that lie on different handles, in order of address.
@@ -126,16 +126,16 @@ class Extents {
     std::string check(const std::vector<Extent>* held = nullptr) const;
 
   private:
-    struct Idle {
-        Extent extent;
-        std::int64_t since = 0;
+    struct Mapped {
+        Piece piece;
+        std::int64_t since = 0;  // the last part of it became idle
     };
     using BySize = std::set<std::pair<std::uint64_t, std::uint64_t>>;  // bytes, address
 
-    using Places = std::map<std::uint64_t, Piece>;
+    using Places = std::map<std::uint64_t, Mapped>;
 
     static std::uint64_t end_of(const Places::value_type& place) {
-        return place.first + place.second.bytes;
+        return place.first + place.second.piece.bytes;
     }
     // Where the memory of an address lies.
     Places::const_iterator place_of(std::uint64_t address) const {
@@ -146,11 +146,11 @@ class Extents {
     void each_whole(const Extent& extent, Visit visit) const {
         for (auto place = places_.lower_bound(extent.address);
              place != places_.end() && end_of(*place) <= extent.end(); ++place) {
-            visit(Place{place->first, place->second});
+            visit(Place{place->first, place->second.piece});
         }
     }
-    void add(Idle idle);
-    Idle remove(std::uint64_t address);
+    void add(const Extent& extent);
+    Extent remove(std::uint64_t address);
     // A part of an idle extent is idle no more.
     void cut_out(const Extent& part);
     // Of the parts of an extent that follow each other the fewest bytes, but `least` of them.
@@ -159,12 +159,13 @@ class Extents {
     std::vector<Place> choose(std::uint64_t bytes) const;
     // These idle handles have moved: their old places are idle no more.
     void leave(const std::vector<Place>& places);
+    // They have come here instead.
     void enter(std::uint64_t address, const std::vector<Piece>& pieces);
 
     Addresses& addresses_;
     Mappings mappings_;
-    Places places_;                       // every handle that is in use or idle, by its address
-    std::map<std::uint64_t, Idle> idle_;  // by address; no two are neighbours
+    Places places_;                                // every handle in use or idle, by its address
+    std::map<std::uint64_t, std::uint64_t> idle_;  // address -> bytes; no two are neighbours
     BySize by_size_;
     std::uint64_t idle_bytes_ = 0;
 };

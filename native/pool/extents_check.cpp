@@ -23,16 +23,14 @@ std::string text(const Stretch& stretch) {
 std::string Extents::check(const std::vector<Extent>* held) const {
     std::vector<Stretch> used;  // what lies on places
     std::uint64_t idle_sum = 0, held_sum = 0, last_end = 0;
-    for (const auto& [address, idle] : idle_) {
-        const Extent& extent = idle.extent;
-        used.push_back({extent.address, extent.end(), "idle extent"});
-        if (address != extent.address || extent.bytes == 0 ||
-            !by_size_.contains({extent.bytes, address})) {
+    for (const auto& [address, bytes] : idle_) {
+        used.push_back({address, address + bytes, "idle extent"});
+        if (bytes == 0 || !by_size_.contains({bytes, address})) {
             return text(used.back()) + " is not in the books as it is";
         }
         if (address == last_end) return text(used.back()) + " is not joined with the one before";
-        last_end = extent.end();
-        idle_sum += extent.bytes;
+        last_end = address + bytes;
+        idle_sum += bytes;
     }
     if (by_size_.size() != idle_.size()) {
         return "the books by size have other extents than those by address";
@@ -49,7 +47,7 @@ std::string Extents::check(const std::vector<Extent>* held) const {
     std::set<CUmemGenericAllocationHandle> handles;
     for (const auto& place : places_) {
         addresses.push_back({place.first, end_of(place), "place"});
-        if (!handles.insert(place.second.handle).second) {
+        if (!handles.insert(place.second.piece.handle).second) {
             return text(addresses.back()) + " shares a handle";
         }
     }

@@ -56,6 +56,7 @@ bool Pool::add_segment(Failure& why) {
 void Pool::note_growth() {
     ++slow_.device_growths;
     peak_reserved_ = std::max(peak_reserved_, extents_->mapped() + direct_.bytes());
+    if (config_.background) keeper_.start();
 }
 
 // New memory from the driver.
@@ -106,13 +107,13 @@ BlockRef Pool::put_together(Cache& cache, ClassIndex index, std::uint64_t bytes,
             extent.reset();
         }
     }
-    if (!extent && extents_->idle() + may_grow() >= exact) {
+    if (!extent && extents_->movable() + may_grow() >= exact) {
         // Where nothing moves, what is idle may be long enough with the holes beside it.
         const bool flat = addresses_->have_memory();
         const BlockRef block = anew(flat ? extents_->idle() : exact);
         if (block.slab != nullptr) return block;
-        extent = extents_->take(exact, with_excess(exact), kLargestRequest);
     }
+    if (!extent) extent = extents_->take(exact, with_excess(exact), kLargestRequest);
     if (!extent) return {};
     why = {};
     return large_->make(*extent);
@@ -165,13 +166,14 @@ bool Pool::preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why) {
 bool Pool::preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& why) {
     std::vector<Extent> ready;
     while (ready.size() < count) {
-        std::optional<Extent> extent = extents_->take(bytes, with_excess(bytes), kLeastCut * bytes);
+        std::optional<Extent> extent = extents_->take(bytes, with_excess(bytes), 0);
         if (!extent) {
             const std::uint64_t before = extents_->mapped();
             extent = bytes > may_grow() ? extents_->compose(bytes, may_grow(), why)
                                         : extents_->create(bytes, why);
             if (extents_->mapped() > before) note_growth();
         }
+        if (!extent) extent = extents_->take(bytes, with_excess(bytes), kLargestRequest);
         if (!extent) break;
         ready.push_back(*extent);
     }

@@ -21,6 +21,7 @@ class Keeper::Thread : public std::enable_shared_from_this<Thread> {
   public:
     explicit Thread(Work work) : work_(std::move(work)) {}
 
+    void start();
     void wake();
     void stop();
     static void stop_all_at_exit();
@@ -57,6 +58,8 @@ constexpr std::chrono::seconds kAfterFailure{1};
 
 Keeper::Keeper(Work work) : thread_(std::make_shared<Thread>(std::move(work))) {}
 
+void Keeper::start() { thread_->start(); }
+
 void Keeper::wake() { thread_->wake(); }
 
 void Keeper::stop() { thread_->stop(); }
@@ -75,9 +78,16 @@ void Keeper::Thread::stop_all_at_exit() {
 }
 
 void Keeper::Thread::wake() {
+    {
+        const std::lock_guard guard(lock_);
+        woken_ = true;
+        wanted_.notify_one();
+    }
+    start();
+}
+
+void Keeper::Thread::start() {
     const std::lock_guard guard(lock_);
-    woken_ = true;
-    wanted_.notify_one();
     if (stopping_ || stage_ != Stage::none) return;
     static const int once = std::atexit(&stop_all_at_exit);
     static_cast<void>(once);

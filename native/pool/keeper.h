@@ -18,8 +18,10 @@ class Keeper {
     Keeper(const Keeper&) = delete;
     Keeper& operator=(const Keeper&) = delete;
 
-    // Starts the thread where there is none; else has it work now. Without a thread to be had the
-    // pool does without: nothing depends on it but the return of idle memory.
+    // The thread, where there is none. Without one to be had the pool does without: nothing depends
+    // on it but the return of idle memory.
+    void start();
+    // The same; it works now.
     void wake();
     // Ends the thread and waits for it, whoever else does so too. Not from the work itself.
     void stop();

@@ -34,8 +34,7 @@ Pool::Layout Pool::layout() {
         add_extent(slab.extent(), Layout::Use::block);
         add_block(slab, 0);
     });
-    extents_->each_idle(
-        [&](const Extent& extent, std::int64_t) { add_extent(extent, Layout::Use::idle); });
+    extents_->each_idle([&](const Extent& extent) { add_extent(extent, Layout::Use::idle); });
     std::sort(layout.extents.begin(), layout.extents.end(),
               [](const auto& a, const auto& b) { return a.address < b.address; });
     for (const auto& [address, slab] : slabs_->all()) {

@@ -2,6 +2,7 @@
 // neighbours. The stream may have all of it at once, so nobody waits and the driver is not called.
 #include <algorithm>
 #include <functional>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -94,7 +95,12 @@ BlockRef Pool::recut(const Cache& cache, ClassIndex index) {
     if (found.block.slab == nullptr) return {};
     ++shelf.hits;
     if (found.block.bytes() > with_excess(bytes)) {
-        shelf.put_back({large_->cut(found.block, bytes), found.mark});
+        try {
+            shelf.make_room(class_served_by(found.block.bytes() - bytes), 1);
+            shelf.put_back({large_->cut(found.block, bytes), found.mark});
+        } catch (const std::bad_alloc&) {
+            // The host has no memory for another record: the block stays whole.
+        }
     }
     return found.block;
 }

@@ -34,7 +34,7 @@ class BriefMutex {
 };
 
 // Under its own lock, which is taken after the pool's and before owner words. Driver calls are made
-// with it only to record marks and to ask for them.
+// with it only to record marks, to ask and to wait for them.
 class Shelf {
   public:
     struct Shelved {

@@ -125,19 +125,23 @@ void Pool::want_segment() {
 
 // Half of one is enough: whoever makes only a few blocks needs no other, and is not disturbed.
 bool Pool::has_segment_ahead() const {
-    return extents_->idle() + slabs_->free_span_bytes() >= next_segment_bytes() / 2;
+    // What is much longer than a segment need not become one.
+    const std::uint64_t bytes = next_segment_bytes();
+    return extents_->idle_smaller_than(2 * bytes + 1) + slabs_->free_span_bytes() >= bytes / 2;
 }
 
 void Pool::map_ahead() {
     if (!segment_wanted_) return;
-    segment_wanted_ = false;
-    size_t free = 0, total = 0;
-    if (has_segment_ahead() || call_.cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS) return;
+    segment_wanted_ = !has_segment_ahead();
     const std::uint64_t bytes = next_segment_bytes();
+    size_t free = 0, total = 0;
+    if (!segment_wanted_ || bytes > may_grow()) return;
+    if (call_.cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS) return;
     // Not the last of the card: others live there too.
-    if (bytes > may_grow() || free < total / 16) return;
+    if (free < total / 16) return;
     Failure why;
     if (const std::optional<Extent> extent = extents_->create(bytes, why)) {
+        segment_wanted_ = false;
         note_growth();
         extents_->give(*extent, now());
     }

@@ -131,7 +131,7 @@ struct alignas(64) Slab {
     // Records of larger blocks have a cache line each: neighbours often belong to other threads.
     const std::uint8_t spread;         // records lie 2^spread apart
     const std::uint8_t capacity_bits;  // there are 2^capacity_bits
-    // With the pool's lock.
+    // With the pool's lock; of a large block, with that of large blocks.
     std::uint64_t bytes = 0;          // of the span it lies on
     Segment* segment = nullptr;       // of small blocks
     std::vector<std::uint32_t> idle;  // numbers of blocks that anybody may have

@@ -91,7 +91,7 @@ class Bench {
     }
     std::vector<std::pair<std::uint64_t, std::uint64_t>> idle() const {  // address, pages
         std::vector<std::pair<std::uint64_t, std::uint64_t>> found;
-        extents->each_idle([&](const Extent& extent, std::int64_t) {
+        extents->each_idle([&](const Extent& extent) {
             found.emplace_back(extent.address, extent.bytes / kPage);
         });
         return found;

@@ -1,24 +1,17 @@
 // A long random sequence on the extents, every step beside a reference too simple to be wrong.
 #include <map>
 #include <random>
+#include <set>
 
 #include "extents_bench.h"
 
 namespace {
 
-// Idle pages with the time since which they are; extents are the runs they form.
+// Idle pages with the time when they became so; extents are the runs they form.
 class Reference {
   public:
     void give(const Extent& extent, std::int64_t now) {
         for (std::uint64_t at = extent.address; at < extent.end(); at += kPage) idle[at] = now;
-        // What is joined is as young as its youngest part.
-        std::uint64_t begin = extent.address, end = extent.end();
-        while (idle.contains(begin - kPage)) begin -= kPage;
-        while (idle.contains(end)) end += kPage;
-        std::int64_t youngest = now;
-        for (std::uint64_t at = begin; at < end; at += kPage)
-            youngest = std::max(youngest, idle[at]);
-        for (std::uint64_t at = begin; at < end; at += kPage) idle[at] = youngest;
     }
     // All pages of it were idle, and are no more.
     void remove(const Extent& extent) {
@@ -36,24 +29,30 @@ class Reference {
         return longest;
     }
     std::uint64_t bytes() const { return idle.size() * kPage; }
-    // What of the idle pages is left, as the extents say.
-    static std::map<std::uint64_t, std::int64_t> of(const Extents& extents) {
-        std::map<std::uint64_t, std::int64_t> pages;
-        extents.each_idle([&](const Extent& extent, std::int64_t since) {
+    static std::set<std::uint64_t> pages_of(const Extents& extents) {
+        std::set<std::uint64_t> pages;
+        extents.each_idle([&](const Extent& extent) {
             for (std::uint64_t at = extent.address; at < extent.end(); at += kPage)
-                pages[at] = since;
+                pages.insert(at);
         });
         return pages;
     }
-    // Handles went, whole and of extents that may have been chosen; the others stayed.
-    void expect_some_went(const Extents& extents, std::uint64_t gone) {
-        const auto left = of(extents);
-        for (const auto& [address, since] : left) {
-            const auto before = idle.find(address);
-            CHECK(before != idle.end() && before->second == since);
-        }
-        CHECK_EQUAL((idle.size() - left.size()) * kPage, gone);
-        idle = left;
+    std::set<std::uint64_t> pages() const {
+        std::set<std::uint64_t> pages;
+        for (const auto& [address, since] : idle) pages.insert(address);
+        return pages;
+    }
+    // Handles went that were idle before that time; the others stayed.
+    void expect_some_went(const Extents& extents, std::uint64_t gone, std::int64_t idle_before) {
+        const auto left = pages_of(extents);
+        const std::size_t before = idle.size();
+        std::erase_if(idle, [&](const auto& page) {
+            if (left.contains(page.first)) return false;
+            CHECK(page.second < idle_before);
+            return true;
+        });
+        CHECK_EQUAL(idle.size(), left.size());
+        CHECK_EQUAL((before - left.size()) * kPage, gone);
     }
 
     std::map<std::uint64_t, std::int64_t> idle;
@@ -135,19 +134,22 @@ TEST(ten_thousand_random_steps_agree_with_a_simple_reference) {
                 }
                 ++composed;
                 CHECK(made->bytes >= wanted && (created == 0 || made->bytes == wanted));
-                reference.expect_some_went(extents, made->bytes - created);
+                reference.expect_some_went(extents, made->bytes - created, kAlways);
                 hold(*made);
                 break;
             }
             case 10: {
                 if (below(8) > 0) break;
                 const std::uint64_t moved = extents.join(why);
-                const auto after = Reference::of(extents);
+                const auto after = Reference::pages_of(extents);
                 CHECK_EQUAL(after.size(), reference.idle.size());
                 if (moved == 0) break;
                 ++joined;
                 CHECK(extents.largest_idle() >= moved);
-                reference.idle = after;
+                std::erase_if(reference.idle,
+                              [&](const auto& page) { return !after.contains(page.first); });
+                // What has moved is as old as it was, wherever that is.
+                for (const std::uint64_t page : after) reference.idle.try_emplace(page, 0);
                 CHECK_EQUAL(extents.join(why), std::uint64_t{0});
                 break;
             }
@@ -161,13 +163,13 @@ TEST(ten_thousand_random_steps_agree_with_a_simple_reference) {
                     old += since < idle_before ? kPage : 0;
                 }
                 CHECK(gone <= old);
-                reference.expect_some_went(extents, gone);
+                reference.expect_some_went(extents, gone, idle_before);
                 released += gone > 0;
                 break;
             }
         }
         bench.well();
-        CHECK(Reference::of(extents) == reference.idle);
+        CHECK(Reference::pages_of(extents) == reference.pages());
         CHECK_EQUAL(extents.idle(), reference.bytes());
         CHECK_EQUAL(extents.largest_idle(), reference.longest());
         if (testing::failures_in_test() > 0) {

@@ -142,6 +142,57 @@ TEST(the_peak_is_within_64_kib_a_cache_of_the_true_one) {
     CHECK(peak > 4 * kThreads * kStreams * 64 * 1024);
 }
 
+TEST(threads_that_cut_and_join_the_large_blocks_of_one_stream) {
+    const Card card("checker=on,data=off,capacity=32GiB");
+    Config config;
+    config.thread_cache_max_blocks = 1;
+    config.limit = 12800 * kMiB;  // cut up to 800 MiB, from 200 free
+    config.decay_ms = 100;
+    config.defrag_interval_ms = 1;
+    config.defrag_threshold = 0;
+    {
+        const auto pool = open_pool(card, config, true);
+        const StreamRef shared = card.stream(true);
+        std::atomic<bool> done{false};
+        std::thread onlooker([&] {
+            for (std::uint64_t round = 0; !done; ++round) {
+                Failure why;
+                pool->layout();
+                pool->stats();
+                pool->step();
+                if (round % 16 == 0) pool->defragment(why);
+                std::this_thread::yield();
+            }
+        });
+        std::vector<std::thread> threads;
+        for (unsigned seed = 0; seed < 4; ++seed) {
+            threads.emplace_back([&, seed] {
+                CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+                std::mt19937 random(seed);
+                std::vector<std::uint64_t> live;
+                for (int step = 0; step < 400; ++step) {
+                    const std::uint64_t bytes = 2 * kMiB * (1 + random() % 16) - random() % 1000;
+                    live.push_back(must_malloc(*pool, bytes, shared));
+                    card.use(live.back(), bytes, shared);
+                    while (live.size() > 2 || (random() % 2 == 0 && !live.empty())) {
+                        std::swap(live[random() % live.size()], live.back());
+                        must_free(*pool, live.back());
+                        live.pop_back();
+                    }
+                }
+                for (const std::uint64_t address : live) must_free(*pool, address);
+            });
+        }
+        for (std::thread& thread : threads) thread.join();
+        done = true;
+        onlooker.join();
+        CHECK(pool->stats().peak_reserved <= 800 * kMiB);
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+    }
+    check_order(card);
+    check_nothing_left();
+}
+
 TEST(threads_short_of_memory_with_streams_that_come_and_go) {
     const Card card;
     Config config;

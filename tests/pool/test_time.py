@@ -85,6 +85,22 @@ def test_all_of_an_idle_pool_goes(pool: Pool, device: Device, sim: Simulator) ->
         assert (pool.stats().reserved, pool.stats().cached, pool.stats().waiting) == (0, 0, 0)
 
 
+def test_memory_goes_back_beside_a_block_that_comes_and_goes(
+    device: Device, sim: Simulator
+) -> None:
+    with Pool(device=device, background=False, enable_defrag=False) as pool:
+        with device.stream() as gone:
+            for address in [pool.malloc(2 * MIB, gone) for _ in range(100)]:
+                pool.free(address)
+        assert pool.stats().idle == 200 * MIB
+        for _ in range(20):
+            with device.stream() as gone:  # its block is idle at once, beside the others
+                pool.free(pool.malloc(2 * MIB, gone))
+            sim.advance(DECAY / 10)
+            pool.step()
+        assert pool.stats().reserved == 2 * MIB
+
+
 def test_memory_in_steady_use_stays(pool: Pool, device: Device, sim: Simulator) -> None:
     with device.stream() as stream:
 
