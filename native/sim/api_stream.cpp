@@ -18,37 +18,24 @@ CUresult create(Call& call, CUstream* stream, unsigned flags, int priority) {
     return CUDA_SUCCESS;
 }
 
-// The frame of a call that asks one thing of a stream.
+// What an H200 does not tell of a stream that is captured; the question alone breaks the capture.
+enum class Secret : bool { no, yes };
+
+// The frame of a call that asks one thing of a stream. Beside captures on blocking streams nothing
+// is told of the legacy stream, and the question breaks them.
 template <class Body>
-CUresult ask(CallId id, void* site, CUstream handle, const void* out, Body body) {
+CUresult ask(CallId id, void* site, CUstream handle, const void* out, Secret secret, Body body) {
     return run(id, site, Needs::stream, 0, [&](Call& call) -> CUresult {
         std::shared_ptr<Stream> stream;
         const CUresult found = call.find(handle, stream, Purpose::ask);
         if (found != CUDA_SUCCESS) return found;
         if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-        // Beside captures on blocking streams an H200 tells nothing of the legacy stream, and the
-        // question breaks them.
-        if (stream == stream->context->legacy) {
+        if (secret == Secret::yes || stream == stream->context->legacy) {
             const CUresult admitted = call.machine().captures.admit(*stream, Purpose::wait);
             if (admitted != CUDA_SUCCESS) return admitted;
         }
-        body(call, *stream);
+        body(*stream);
         return CUDA_SUCCESS;
-    });
-}
-
-// Two questions that an H200 refuses to answer of a capturing stream too, and which break its
-// capture.
-template <class Body>
-CUresult ask_outside_captures(CallId id, void* site, CUstream handle, const void* out, Body body) {
-    return run(id, site, Needs::stream, 0, [&](Call& call) -> CUresult {
-        std::shared_ptr<Stream> stream;
-        const CUresult found = call.find(handle, stream, Purpose::ask);
-        if (found != CUDA_SUCCESS) return found;
-        if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-        const CUresult admitted = call.machine().captures.admit(*stream, Purpose::wait);
-        if (admitted == CUDA_SUCCESS) body(*stream);
-        return admitted;
     });
 }
 
@@ -194,29 +181,28 @@ SIM_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned i
 }
 
 SIM_EXPORT CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
-    return ask_outside_captures(CallId::cuStreamGetId, SIM_RETURN_ADDRESS, stream, id,
-                                [&](Stream& found) { *id = found.id; });
+    return ask(CallId::cuStreamGetId, SIM_RETURN_ADDRESS, stream, id, Secret::yes,
+               [&](Stream& found) { *id = found.id; });
 }
 
 SIM_EXPORT CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
-    return ask(
-        CallId::cuStreamGetCtx, SIM_RETURN_ADDRESS, stream, context,
-        [&](Call&, Stream& found) { *context = reinterpret_cast<CUcontext>(found.context); });
+    return ask(CallId::cuStreamGetCtx, SIM_RETURN_ADDRESS, stream, context, Secret::no,
+               [&](Stream& found) { *context = reinterpret_cast<CUcontext>(found.context); });
 }
 
 SIM_EXPORT CUresult cuStreamGetFlags(CUstream stream, unsigned int* flags) {
-    return ask_outside_captures(CallId::cuStreamGetFlags, SIM_RETURN_ADDRESS, stream, flags,
-                                [&](Stream& found) { *flags = found.flags; });
+    return ask(CallId::cuStreamGetFlags, SIM_RETURN_ADDRESS, stream, flags, Secret::yes,
+               [&](Stream& found) { *flags = found.flags; });
 }
 
 SIM_EXPORT CUresult cuStreamGetPriority(CUstream stream, int* priority) {
-    return ask(CallId::cuStreamGetPriority, SIM_RETURN_ADDRESS, stream, priority,
-               [&](Call&, Stream& found) { *priority = found.priority; });
+    return ask(CallId::cuStreamGetPriority, SIM_RETURN_ADDRESS, stream, priority, Secret::no,
+               [&](Stream& found) { *priority = found.priority; });
 }
 
 SIM_EXPORT CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
-    return ask(CallId::cuStreamGetDevice, SIM_RETURN_ADDRESS, stream, device,
-               [&](Call&, Stream& found) { *device = found.context->device; });
+    return ask(CallId::cuStreamGetDevice, SIM_RETURN_ADDRESS, stream, device, Secret::no,
+               [&](Stream& found) { *device = found.context->device; });
 }
 
 SIM_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
