@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +41,7 @@ class Tool:
     @contextmanager
     def that_runs_python(self) -> Iterator[None]:
         """As long as this lasts, every call of the tool needs the interpreter for a moment."""
-        back = ctypes.CFUNCTYPE(None)(lambda: time.sleep(0))
+        back = ctypes.CFUNCTYPE(None)(lambda: os.listdir("/"))  # lets others run meanwhile
         self._library.tool_asks(back)
         yield
         self._library.tool_asks(None)
