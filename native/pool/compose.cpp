@@ -24,20 +24,20 @@ std::optional<Extent> Extents::compose(std::uint64_t bytes, std::uint64_t may_cr
     const std::vector<Place> chosen =
         made.bytes < bytes ? choose(bytes - made.bytes) : std::vector<Place>();
     for (const Place& place : chosen) add(place);
-    std::optional<Piece> rest;
+    std::vector<Piece> rest;
     if (made.bytes < bytes) {
         if (bytes - made.bytes > may_create) {
             note_shortage("", why);
             return std::nullopt;
         }
-        rest = mappings_.create(bytes - made.bytes, why);
-        if (!rest) return std::nullopt;
-        pieces.push_back(*rest);
+        rest = create_pieces(bytes - made.bytes, why);
+        if (rest.empty()) return std::nullopt;
+        pieces.insert(pieces.end(), rest.begin(), rest.end());
         made.bytes = bytes;
     }
     made.address = mappings_.map(pieces, why);
     if (made.address == 0) {
-        if (rest) mappings_.release(*rest);
+        for (const Piece& piece : rest) mappings_.release(piece);
         return std::nullopt;
     }
     leave(chosen);
@@ -131,13 +131,6 @@ void Extents::leave(const std::vector<Place>& places) {
         cut_out({place.address, place.piece.bytes});
         places_.erase(place.address);
         mappings_.leave(place);
-    }
-}
-
-void Extents::enter(std::uint64_t address, const std::vector<Piece>& pieces) {
-    for (const Piece& piece : pieces) {
-        places_.emplace(address, Mapped{piece});
-        address += piece.bytes;
     }
 }
 

@@ -20,15 +20,39 @@ Extents::~Extents() {
 }
 
 std::optional<Extent> Extents::create(std::uint64_t bytes, Failure& why) {
-    const std::optional<Piece> piece = mappings_.create(bytes, why);
-    if (!piece) return std::nullopt;
-    const std::uint64_t address = mappings_.map({&*piece, 1}, why);
+    const std::vector<Piece> pieces = create_pieces(bytes, why);
+    if (pieces.empty()) return std::nullopt;
+    const std::uint64_t address = mappings_.map(pieces, why);
     if (address == 0) {
-        mappings_.release(*piece);
+        for (const Piece& piece : pieces) mappings_.release(piece);
         return std::nullopt;
     }
-    places_.emplace(address, Mapped{*piece});
+    enter(address, pieces);
     return Extent{address, bytes};
+}
+
+std::vector<Piece> Extents::create_pieces(std::uint64_t bytes, Failure& why) {
+    // Where the addresses have memory, nothing moves, and one handle is as good.
+    const std::uint64_t most = addresses_.have_memory() ? bytes : handle_bytes_;
+    std::vector<Piece> pieces;
+    while (bytes > 0) {
+        const std::optional<Piece> piece = mappings_.create(std::min(bytes, most), why);
+        if (!piece) {
+            for (const Piece& each : pieces) mappings_.release(each);
+            return {};
+        }
+        pieces.push_back(*piece);
+        bytes -= piece->bytes;
+    }
+    return pieces;
+}
+
+void Extents::enter(std::uint64_t address, std::span<const Piece> pieces) {
+    for (const Piece& piece : pieces) {
+        places_.emplace(address, Mapped{piece});
+        borders_.enter({address, piece.bytes});
+        address += piece.bytes;
+    }
 }
 
 void Extents::give(Extent extent, std::int64_t now) {
@@ -57,13 +81,14 @@ std::optional<Extent> Extents::take(std::uint64_t least, std::uint64_t most,
     int looks = kLooks;
     for (auto each = by_size_.lower_bound({least, 0}); each != by_size_.end() && looks > 0;
          ++each, --looks) {
-        const Extent run = smallest_run({each->second, each->first}, least);
+        const Extent extent{each->second, each->first};
+        const Extent run = smallest_run(extent, least);
         if (run.bytes <= most) {
             found = run;
             break;
         }
         // Its last part is longer than needed.
-        if (!found && place_of(run.address + least)->second.piece.bytes <= cut_up_to) {
+        if (!found && borders_.may_cut(extent, run.address + least, cut_up_to)) {
             found = Extent{run.address, least};
         }
     }

@@ -2,13 +2,15 @@
 //
 // An extent is contiguous for its user, whatever handles it lies on. One that is idle is joined
 // with its idle neighbours and may be cut at every page, both without a driver call. But a handle
-// moves and goes back to the driver only as a whole, so that what is cut out of it keeps it here.
+// moves and goes back to the driver only as a whole, so that what is cut out of it keeps it here
+// (borders.h). New memory is therefore several handles where it is large.
 // Where no idle extent is long enough, wholly idle handles are mapped a second time, side by side
 // at a new place, and the old places are unmapped later. Where the addresses have memory nothing
 // moves.
 //
 // Equations, tested by Extents::check:
 //   places           = idle extents + extents handed out: the same addresses
+//   borders          = where places begin and end
 //   addresses        = holes + places + old places, none overlapping
 //   mapped()         = idle() + bytes handed out + handles whose release was put off
 #pragma once
@@ -26,17 +28,11 @@
 #include <vector>
 
 #include "pool/addresses.h"
+#include "pool/borders.h"
 #include "pool/failure.h"
 #include "pool/mappings.h"
 
 namespace vramkit::pool {
-
-struct Extent {
-    std::uint64_t address = 0;
-    std::uint64_t bytes = 0;
-
-    std::uint64_t end() const { return address + bytes; }
-};
 
 // A block is at most this part larger than its class: more is cut off.
 inline constexpr std::uint64_t kExcessPart = 8;
@@ -47,23 +43,27 @@ constexpr std::uint64_t with_excess(std::uint64_t bytes) { return bytes + bytes 
 class Extents {
   public:
     Extents(const DriverTable& call, int device, Addresses& addresses)
-        : addresses_(addresses), mappings_(call, device, addresses) {}
+        : addresses_(addresses),
+          mappings_(call, device, addresses),
+          borders_(addresses.base(), addresses.bytes()) {}
     // Gives all memory back to the driver, that handed out too, whatever it says.
     ~Extents();
     Extents(const Extents&) = delete;
     Extents& operator=(const Extents&) = delete;
 
-    // New memory: one handle, mapped for reading and writing.
+    // New handles have at most so many bytes.
+    void set_handle_bytes(std::uint64_t bytes) { handle_bytes_ = bytes; }
+    // New memory, mapped for reading and writing.
     std::optional<Extent> create(std::uint64_t bytes, Failure& why);
     // The extent becomes idle: all work on it is done. No driver call.
     void give(Extent extent, std::int64_t now);
     // Idle memory without a driver call: `least` to `most` bytes between borders of handles or
-    // extents, where one of the smallest extents that are long enough has them; else `least` bytes
-    // cut out of a handle of at most `cut_up_to`.
+    // extents, where one of the smallest extents that are long enough has them; else `least` bytes,
+    // and a handle is cut for them: one that is cut already, or has at most `cut_up_to`.
     std::optional<Extent> take(std::uint64_t least, std::uint64_t most, std::uint64_t cut_up_to);
     // At least `bytes` contiguous out of idle handles, which move to a new place. Few of them, and
     // little more than `bytes`: largest first among those no larger than `bytes`, then the smallest
-    // that covers the rest. Where all are short, a new handle for the rest, of at most `may_create`
+    // that covers the rest. Where all are short, new memory for the rest, at most `may_create`
     // bytes. Nullopt: not enough (why.call is empty), or the driver's failure; nothing has changed
     // then.
     std::optional<Extent> compose(std::uint64_t bytes, std::uint64_t may_create, Failure& why) {
@@ -76,11 +76,7 @@ class Extents {
                                   std::span<const Extent> given, const Done& done, Failure& why);
     // Bytes of idle handles that lie there as a whole, and are no larger than that.
     std::uint64_t movable(std::uint64_t largest = ~std::uint64_t{0}) const;
-    // It begins and ends with a handle.
-    bool is_whole(const Extent& extent) const {
-        const auto last = place_of(extent.end() - kPage);
-        return places_.contains(extent.address) && end_of(*last) == extent.end();
-    }
+    const Borders& borders() const { return borders_; }
     // Brings all idle handles side by side. The extent that has the most of them stays where it is
     // if the addresses behind it are free. Returns the bytes moved; 0: nothing to do or to move, or
     // the driver's failure, and nothing has changed.
@@ -159,11 +155,15 @@ class Extents {
     std::vector<Place> choose(std::uint64_t bytes) const;
     // These idle handles have moved: their old places are idle no more.
     void leave(const std::vector<Place>& places);
-    // They have come here instead.
-    void enter(std::uint64_t address, const std::vector<Piece>& pieces);
+    // New handles, or none where the driver has not as much.
+    std::vector<Piece> create_pieces(std::uint64_t bytes, Failure& why);
+    // They lie here from now on.
+    void enter(std::uint64_t address, std::span<const Piece> pieces);
 
     Addresses& addresses_;
     Mappings mappings_;
+    Borders borders_;
+    std::uint64_t handle_bytes_ = std::numeric_limits<std::uint64_t>::max();
     Places places_;                                // every handle in use or idle, by its address
     std::map<std::uint64_t, std::uint64_t> idle_;  // address -> bytes; no two are neighbours
     BySize by_size_;

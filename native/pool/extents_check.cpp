@@ -50,6 +50,10 @@ std::string Extents::check(const std::vector<Extent>* held) const {
         if (!handles.insert(place.second.piece.handle).second) {
             return text(addresses.back()) + " shares a handle";
         }
+        const Extent handle = borders_.handle_at(place.first);
+        if (handle.address != place.first || handle.end() != end_of(place)) {
+            return text(addresses.back()) + " has other borders";
+        }
     }
     for (const Stretch& stretch : used) {
         for (std::uint64_t at = stretch.begin; at < stretch.end;) {

@@ -7,17 +7,25 @@
 namespace vramkit::pool {
 namespace {
 
-// Of what the pool may have: up to there it cuts handles.
-constexpr std::uint64_t kCuttingPart = 16;
-// It cuts nothing smaller out of a handle than this part: what is cut keeps the handle.
-constexpr std::uint64_t kLeastCut = 8;
+// Of what the pool may have: the largest handle, and the least that this is.
+constexpr std::uint64_t kHandlePart = 512;
+constexpr std::uint64_t kLeastHandle = 2 * kPage;
+// Up to this part a pool is small, and cuts handles of so many times what it needs.
+constexpr std::uint64_t kSmallPart = 16;
+constexpr std::uint64_t kSmallCut = 8;
 
 }  // namespace
 
-// Handles of how many bytes are cut for so many. As long as the pool is small: later all of its
-// memory may have to be put together, and handles that are in use in part cannot be.
+// Whole handles of how many bytes are cut for so many. What is cut keeps its handle, and later all
+// of the pool's memory may have to be put together: so a large pool cuts none for less than itself.
 std::uint64_t Pool::cut_up_to(std::uint64_t bytes) const {
-    return extents_->mapped() <= most_bytes_ / kCuttingPart ? kLeastCut * bytes : 0;
+    return extents_->mapped() <= most_bytes_ / kSmallPart ? kSmallCut * bytes : bytes;
+}
+
+// Small ones are put together without loss, large ones with few driver calls. Of this size few are
+// cut, and the whole pool takes as many calls on a large card as on a small one.
+std::uint64_t Pool::handle_bytes() const {
+    return std::max(round_up(most_bytes_ / kHandlePart, kPage), kLeastHandle);
 }
 
 // Bytes that may still be taken from the driver.
@@ -46,7 +54,7 @@ bool Pool::add_segment(Failure& why) {
             return false;
         }
     }
-    if (!extent) extent = extents_->take(kPage, Segment::kMost, 0);
+    if (!extent) extent = extents_->take(kPage, Segment::kMost, cut_up_to(kPage));
     if (!extent) return false;
     why = {};
     slabs_->add_segment(*extent);
@@ -97,7 +105,7 @@ BlockRef Pool::put_together(Cache& cache, ClassIndex index, std::uint64_t bytes,
     }
     const std::uint64_t exact = round_up(bytes, kPage);
     const std::uint64_t before = extents_->mapped();
-    std::optional<Extent> extent = extents_->take(exact, with_excess(exact), 0);
+    std::optional<Extent> extent = extents_->take(exact, with_excess(exact), cut_up_to(exact));
     if (!extent) {
         extent = extents_->compose(exact, may_grow(), why);
         if (extents_->mapped() > before) note_growth();
@@ -166,7 +174,7 @@ bool Pool::preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why) {
 bool Pool::preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& why) {
     std::vector<Extent> ready;
     while (ready.size() < count) {
-        std::optional<Extent> extent = extents_->take(bytes, with_excess(bytes), 0);
+        std::optional<Extent> extent = extents_->take(bytes, with_excess(bytes), cut_up_to(bytes));
         if (!extent) {
             const std::uint64_t before = extents_->mapped();
             extent = bytes > may_grow() ? extents_->compose(bytes, may_grow(), why)

@@ -69,6 +69,7 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
             NvtxMarks::make(pool->addresses_->allocation(), pool->addresses_->allocation_bytes());
     }
     pool->extents_ = std::make_unique<Extents>(pool->call_, device, *pool->addresses_);
+    pool->extents_->set_handle_bytes(pool->handle_bytes());
     pool->large_ = std::make_unique<LargeBlocks>(*pool->pages_);
     pool->slabs_ = std::make_unique<Slabs>(*pool->pages_, pool->records_);
     if (config.background) {

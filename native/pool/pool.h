@@ -211,6 +211,7 @@ class Pool {
     bool preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& why);
     std::uint64_t next_segment_bytes() const;
     std::uint64_t may_grow() const;
+    std::uint64_t handle_bytes() const;
     std::uint64_t cut_up_to(std::uint64_t bytes) const;  // from any thread
     void give_idle(BlockRef block);
     void free_segments(bool dissolve_idle);

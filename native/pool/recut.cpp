@@ -11,55 +11,63 @@
 namespace vramkit::pool {
 namespace {
 
-// Of what the pool may have: so much a stream has free before its large blocks are made into other
-// sizes. Up to there a block of each size is quicker.
-constexpr std::uint64_t kKeptPart = 64;
+struct Wanted {
+    ClassIndex index = 0;
+    const Borders& borders;
+    std::uint64_t cut_up_to = 0;
+    std::uint64_t bytes = class_bytes(index);
 
-// One block of a larger class, but of no more than `most` bytes. Soon found, and soon cut into
-// pieces that nobody needs.
-Shelf::Shelved take_larger(Shelf& shelf, ClassIndex index, std::uint64_t most) {
-    for (ClassIndex larger = index + 1; larger < kClasses && class_bytes(larger) <= most;
-         ++larger) {
-        const std::size_t held = shelf.bins[larger].blocks.size();
-        if (held > 0) return shelf.take_at(larger, held - 1);
+    // Whether the front of a block serves: as it is, or cut off without much loss.
+    bool is_front_of(const Extent& block) const {
+        return block.bytes <= with_excess(bytes) ||
+               borders.may_cut(block, block.address + bytes, cut_up_to);
+    }
+};
+
+// A block of the next larger class that has one, the newest.
+Shelf::Shelved take_larger(Shelf& shelf, const Wanted& wanted) {
+    for (ClassIndex larger = wanted.index + 1; larger < kClasses; ++larger) {
+        const auto& blocks = shelf.bins[larger].blocks;
+        for (std::size_t at = blocks.size(); at-- > 0;) {
+            if (wanted.is_front_of(blocks[at].block.slab->extent())) {
+                return shelf.take_at(larger, at);
+            }
+        }
     }
     return {};
 }
 
-// The smallest stretch of neighbours that is long enough, and of it those in front, as one. The
-// last of them is cut later, so it has at most `cut_up_to` bytes.
-Shelf::Shelved take_neighbours(Shelf& shelf, LargeBlocks& large, std::uint64_t least,
-                               std::uint64_t cut_up_to) {
+// The smallest stretch of neighbours that is long enough, and of it those in front, as one.
+Shelf::Shelved take_neighbours(Shelf& shelf, const Wanted& wanted, LargeBlocks& large) {
     struct Place {
-        BlockRef block;
+        std::uint64_t begin = 0;
+        std::uint64_t end = 0;
         ClassIndex index = 0;
-        std::size_t at = 0;  // in the bin of its class
-
-        std::uint64_t begin() const { return block.address(); }
-        std::uint64_t end() const { return block.address() + block.bytes(); }
+        std::uint32_t at = 0;  // in the bin of its class
+        BlockRef block;
     };
     std::vector<Place> places;
     for (ClassIndex index = kClasses; index-- > 0 && is_large(index);) {
         const auto& blocks = shelf.bins[index].blocks;
-        for (std::size_t at = 0; at < blocks.size(); ++at) {
-            places.push_back({blocks[at].block, index, at});
+        for (std::uint32_t at = 0; at < blocks.size(); ++at) {
+            const Extent extent = blocks[at].block.slab->extent();
+            places.push_back({extent.address, extent.end(), index, at, blocks[at].block});
         }
     }
     std::ranges::sort(places, {}, &Place::begin);
     std::span<Place> best;
     std::uint64_t best_bytes = ~std::uint64_t{0};
     for (std::size_t first = 0, next = 0; first < places.size(); first = next) {
-        const std::uint64_t begin = places[first].begin();
+        const std::uint64_t begin = places[first].begin;
         std::uint64_t end = begin;
-        std::size_t needed = 0;  // of the stretch, for `least` bytes
-        for (; next < places.size() && places[next].begin() == end; ++next) {
-            if (end - begin < least) ++needed;
-            end = places[next].end();
+        std::size_t needed = 0;  // of the stretch
+        for (; next < places.size() && places[next].begin == end; ++next) {
+            if (end - begin < wanted.bytes) ++needed;
+            end = places[next].end;
         }
-        if (end - begin < least || end - begin >= best_bytes) continue;
-        const Place& last = places[first + needed - 1];
-        const bool cuts = last.end() - begin > with_excess(least);
-        if (cuts && last.block.bytes() > cut_up_to) continue;
+        if (end - begin < wanted.bytes || end - begin >= best_bytes) continue;
+        const Extent front{begin, places[first + needed - 1].end - begin};
+        if (!wanted.is_front_of(front)) continue;
         best = std::span(places).subspan(first, needed);
         best_bytes = end - begin;
     }
@@ -78,20 +86,18 @@ Shelf::Shelved take_neighbours(Shelf& shelf, LargeBlocks& large, std::uint64_t l
 
 }  // namespace
 
-// A large block for the stream, where that has much free.
+// A large block for the stream, out of what it has free.
 BlockRef Pool::recut(const Cache& cache, ClassIndex index) {
     if (cache.shelf == nullptr || !is_large(index)) return {};
     // A tool is told that a graph uses its blocks as they are.
     if (nvtx_ != nullptr && is_capture(cache.number)) return {};
     const std::uint64_t bytes = class_bytes(index);
-    const std::uint64_t largest = cut_up_to(bytes);
-    if (largest == 0) return {};
-    const std::uint64_t keep = most_bytes_.load(std::memory_order_relaxed) / kKeptPart;
+    const Wanted wanted{index, extents_->borders(), cut_up_to(bytes)};
     Shelf& shelf = *cache.shelf;
     const std::lock_guard guard(shelf.lock);
-    if (shelf.ended || shelf.bytes <= keep) return {};
-    Shelf::Shelved found = take_larger(shelf, index, largest);
-    if (found.block.slab == nullptr) found = take_neighbours(shelf, *large_, bytes, largest);
+    if (shelf.ended || shelf.bytes < bytes) return {};
+    Shelf::Shelved found = take_larger(shelf, wanted);
+    if (found.block.slab == nullptr) found = take_neighbours(shelf, wanted, *large_);
     if (found.block.slab == nullptr) return {};
     ++shelf.hits;
     if (found.block.bytes() > with_excess(bytes)) {

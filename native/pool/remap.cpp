@@ -58,7 +58,7 @@ std::vector<Shelf::Shelved> Pool::take_whole(Shelf& shelf, std::uint64_t least,
         const auto& blocks = shelf.bins[index].blocks;
         for (std::size_t at = 0; at < blocks.size(); ++at) {
             const Extent extent = blocks[at].block.slab->extent();
-            if (extent.bytes > most || !extents_->is_whole(extent)) continue;
+            if (extent.bytes > most || !extents_->borders().is_whole(extent)) continue;
             places.push_back({index, at, extent.bytes});
             sum += extent.bytes;
         }

@@ -39,6 +39,7 @@ void Pool::put_in_force(const Config& config) {
     batch_.store(config.batch_alloc_count, std::memory_order_relaxed);
     most_bytes_.store(config.limit > 0 ? std::min(config.limit, card_bytes_) : card_bytes_,
                       std::memory_order_relaxed);
+    if (extents_ != nullptr) extents_->set_handle_bytes(handle_bytes());
     shelf_blocks_.store(config.global_cache_max_blocks, std::memory_order_relaxed);
     for (const auto& cache : caches_) set_bounds(*cache, cache->caches_of_thread);
 }

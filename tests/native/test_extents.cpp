@@ -139,6 +139,58 @@ TEST(a_run_of_handles_is_cut_in_its_last) {
     bench.well();
 }
 
+TEST(a_handle_that_is_cut_already_is_cut_for_anything) {
+    Bench bench;
+    Extents& extents = *bench.extents;
+    const std::uint64_t begin = bench.scatter({8})[0];
+    CHECK(!extents.take(kPage, kPage, 0));
+    const std::uint64_t front = bench.hold(extents.take(5 * kPage, 5 * kPage, kEver));
+    const std::uint64_t next = bench.hold(extents.take(kPage, kPage, 0));
+    CHECK_EQUAL(next, begin + 5 * kPage);
+    CHECK(bench.idle() == (IdleList{{begin + 6 * kPage, 2}}));
+    bench.well();
+    bench.give(next);
+    bench.give(front);
+    CHECK(!extents.take(kPage, kPage, 0));  // whole again
+}
+
+TEST(new_memory_is_handles_of_a_size_and_is_cut_between_them) {
+    Bench bench;
+    Extents& extents = *bench.extents;
+    extents.set_handle_bytes(4 * kPage);
+    reset_calls();
+    const std::uint64_t made = bench.create(10);
+    CHECK_EQUAL(calls(),
+                std::string("{\"cuMemCreate\":3,\"cuMemMap\":3,\"cuMemSetAccess\":1}"));
+    CHECK(bench.pages_of(made) == (Pages{4, 4, 2}));
+    bench.well();
+    bench.give(made);
+    CHECK_EQUAL(bench.hold(extents.take(4 * kPage, 4 * kPage, 0)), made);
+    Failure why;
+    // The rest of what is put together is new.
+    CHECK(bench.pages_of(bench.hold(extents.compose(11 * kPage, 5 * kPage, why))) ==
+          (Pages{4, 2, 4, 1}));
+    bench.well();
+}
+
+TEST(new_memory_that_fails_at_any_handle_leaves_nothing) {
+    Bench bench;
+    Extents& extents = *bench.extents;
+    extents.set_handle_bytes(2 * kPage);
+    for (const char* call : {"cuMemCreate", "cuMemMap", "cuMemSetAccess"}) {
+        for (std::uint64_t time = 1; time <= 3; ++time) {
+            if (std::string_view(call) == "cuMemSetAccess" && time > 1) break;
+            REQUIRE(sim().inject(call, time, 1, CUDA_ERROR_OUT_OF_MEMORY, 0) == 0);
+            Failure why;
+            CHECK(!extents.create(6 * kPage, why));
+            CHECK(why.kind == Failure::Kind::out_of_memory);
+            extents.unmap_old(kEver);
+            CHECK_EQUAL(extents.mapped(), std::uint64_t{0});
+            bench.well();
+        }
+    }
+}
+
 TEST(composed_memory_holds_what_is_written_and_is_used_while_old_places_are_unmapped) {
     Bench bench;
     Extents& extents = *bench.extents;

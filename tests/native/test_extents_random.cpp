@@ -87,6 +87,7 @@ TEST(ten_thousand_random_steps_agree_with_a_simple_reference) {
         switch (below(12)) {
             case 0:
             case 1:
+                extents.set_handle_bytes((1 + below(8)) * kPage);
                 if (auto made = extents.create(bytes, why)) {
                     hold(*made);
                 } else {

@@ -82,19 +82,22 @@ TEST(memory_moves_in_the_order_of_its_stream_and_leaves_its_old_place_when_the_w
     const Card card;
     Config config;
     config.thread_cache_max_blocks = 0;
-    config.limit = 64 * kMiB;
+    config.limit = 32 * kMiB;
     const auto pool = open_pool(card, config);
     const StreamRef stream = card.stream();
-    std::vector<std::uint64_t> blocks;
-    for (int i = 0; i < 4; ++i) blocks.push_back(must_malloc(*pool, 16 * kMiB, stream));
+    std::vector<std::uint64_t> blocks, between;  // a handle each
+    for (int i = 0; i < 4; ++i) {
+        blocks.push_back(must_malloc(*pool, 4 * kMiB, stream));
+        between.push_back(must_malloc(*pool, 4 * kMiB, stream));
+    }
     card.occupy(stream);
-    for (const std::uint64_t block : blocks) card.use(block, 16 * kMiB, stream);
+    for (const std::uint64_t block : blocks) card.use(block, 4 * kMiB, stream);
     for (const std::uint64_t block : blocks) must_free(*pool, block);
     gpu::sim().reset_call_counts();
-    const std::uint64_t joined = must_malloc(*pool, 48 * kMiB, stream);
+    const std::uint64_t joined = must_malloc(*pool, 12 * kMiB, stream);
     CHECK_EQUAL(card.calls("cuMemMap"), std::uint64_t{3});
     CHECK_EQUAL(card.calls("cuEventSynchronize"), std::uint64_t{0});
-    card.use(joined, 48 * kMiB, stream);
+    card.use(joined, 12 * kMiB, stream);
     pool->step();
     CHECK_EQUAL(card.calls("cuMemUnmap"), std::uint64_t{0});
     CHECK_EQUAL(pool->check_invariants(), std::string());
@@ -102,7 +105,8 @@ TEST(memory_moves_in_the_order_of_its_stream_and_leaves_its_old_place_when_the_w
     pool->step();
     CHECK_EQUAL(card.calls("cuMemUnmap"), std::uint64_t{3});
     must_free(*pool, joined);
-    CHECK_EQUAL(pool->trim(true), 64 * kMiB);
+    for (const std::uint64_t block : between) must_free(*pool, block);
+    CHECK_EQUAL(pool->trim(true), 32 * kMiB);
     check_order(card);
 }
 

@@ -174,13 +174,17 @@ def test_preallocated_blocks_cost_nothing_later(pool: Pool, device: Device, sim:
 # New memory
 
 
-def test_growth_is_three_calls(pool: Pool, device: Device, sim: Simulator) -> None:
+def test_growth_is_three_calls_and_two_for_each_further_handle(
+    pool: Pool, device: Device, sim: Simulator
+) -> None:
+    handle = device.memory_info().total // 512
     with device.stream() as stream:
         blocks = filled_segment(pool, device, stream)
-        for size in (4096, 2 * MIB, 3 * MIB, 100 * MIB, 1 << 30):
+        for size in (4096, 2 * MIB, 3 * MIB, handle, handle + 1, 100 * MIB, 1 << 30):
             calls(sim)
             blocks.append(pool.malloc(size, stream))
-            assert calls(sim) == GROWTH, size
+            handles = -(-size // handle)
+            assert calls(sim) == GROWTH | {"cuMemCreate": handles, "cuMemMap": handles}, size
         for address in blocks:
             pool.free(address)
 
@@ -298,7 +302,7 @@ def test_neighbours_need_no_remapping(pool: Pool, device: Device, sim: Simulator
             pool.free(address)
         device.synchronize()
         calls(sim)
-        large = pool.malloc(16 * MIB, stream)
+        large = pool.malloc(16 * MIB)  # on another stream
         assert not calls(sim).keys() & {"cuMemMap", "cuMemSetAccess", "cuMemCreate"}
         assert (pool.stats().idle_hits, pool.stats().moved) == (1, 0)
         pool.free(large)
