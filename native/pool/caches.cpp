@@ -1,5 +1,6 @@
 // Threads with their caches, and the way of blocks between them and the shelves of their streams.
 #include <algorithm>
+#include <bit>
 
 #include "pool/pool.h"
 #include "pool/scopes.h"
@@ -11,6 +12,18 @@ namespace {
 constexpr std::uint64_t kRefillPart = 64;       // of a cache's bytes
 constexpr std::uint64_t kRefillPartOfRoom = 8;  // that it has left
 constexpr std::size_t kAll = ~std::size_t{0};
+// Parts of a cache's bytes: what leaves when there are too many, a block that is too large to push
+// others out, and one that is too small to matter.
+constexpr std::uint64_t kSpilledPart = 8;
+constexpr std::uint64_t kAlonePart = 16;
+constexpr std::uint64_t kLightPart = 1024;
+
+// How many blocks of a class stay, where the last may have `worth` bytes. The second is asked for
+// less often than the first, the third less than the second: each must weigh a quarter.
+std::size_t worth_keeping(std::uint64_t bytes, std::uint64_t worth) {
+    if (bytes > worth) return 0;
+    return static_cast<std::size_t>(1 + (std::bit_width(worth / bytes) - 1) / 2);
+}
 
 }  // namespace
 
@@ -137,7 +150,7 @@ void Pool::drain(Cache& cache, bool end) {
     Known& stream = known(cache.number);
     std::vector<BlockRef> blocks;
     const auto take_out = [&] {
-        const Cache::Word word(cache);
+        const Cache::Visited visited(cache);
         std::size_t count = 0;
         for (ClassIndex index = 0; index < kClasses; ++index) {
             const std::size_t kept = cache.bins[index].blocks.size();
@@ -193,7 +206,7 @@ BlockRef Pool::take_from_shelf(Cache& cache, ClassIndex index) {
     if (first.slab == nullptr) return {};
     ++shelf.hits;
     if (is_large(index)) return first;
-    const Cache::Word word(cache);
+    const Cache::Entered entered(cache);
     for (std::size_t more = room_for(cache, index, true); more > 0; --more) {
         if (!cache.try_to_make_room(index)) break;
         const BlockRef block = shelf.take_newest(index);
@@ -245,37 +258,56 @@ void Pool::spill(const Full& full) {
 bool Pool::shelve_excess(Cache& cache, ClassIndex full) {
     Shelf& shelf = *cache.shelf;
     bool many = false;
-    const Cache::Word word(cache);
-    const std::uint64_t most = cache.most_bytes.load(std::memory_order_relaxed);
+    const Cache::Entered entered(cache);
+    // The oldest go.
     const auto move = [&](ClassIndex index, std::size_t blocks) {
-        auto& from = cache.bins[index];
+        Cache::Bin& from = cache.bins[index];
         blocks = std::min(blocks, from.blocks.size());
         cache.bytes -= shelf.put(index, {from.blocks.data(), blocks});
-        // The oldest go.
         from.blocks.erase(from.blocks.begin(),
                           from.blocks.begin() + static_cast<std::ptrdiff_t>(blocks));
-        from.low = std::min(from.low, from.blocks.size());
+        from.low = std::min(from.low, from.size());
         many |= shelf.bins[index].blocks.size() > shelf_blocks_.load(std::memory_order_relaxed);
     };
+    const std::uint64_t most = cache.most_bytes.load(std::memory_order_relaxed);
     if (cache.bytes <= most) {
         move(full, (cache.bins[full].blocks.size() + 1) / 2);
-    } else if (class_bytes(full) > most) {
-        // A block that no cache could hold goes alone, and leaves the others where they are.
-        move(full, kAll);
+    } else if (const std::uint64_t each = class_bytes(full); each > most / kAlonePart) {
+        move(full, (cache.bytes - most + each - 1) / each);
     } else {
-        // Over the bytes: the largest blocks go, down to seven eighths. The small ones weigh
-        // nothing and are asked for most.
-        const std::uint64_t enough = most / 8 * 7;
-        while (true) {
-            if (!cache.bins[cache.top].blocks.empty()) {
-                const std::uint64_t each = class_bytes(cache.top);
-                move(cache.top, (cache.bytes - enough + each - 1) / each);
-            }
-            if (cache.bytes <= enough || cache.top == 0) break;
-            --cache.top;
-        }
+        shelve_bytes(cache, most, move);
+        while (cache.top > 0 && cache.bins[cache.top].blocks.empty()) --cache.top;
     }
     return many;
+}
+
+// Too many bytes: what nobody needed while half as many went goes, then what is worth least. Of both the
+// largest first, for the small ones weigh nothing.
+template <class Move>
+void Pool::shelve_bytes(Cache& cache, std::uint64_t most, Move move) {
+    const std::uint64_t enough = most - most / kSpilledPart;
+    const std::uint64_t light = most / kLightPart;
+    const auto down_to = [&](ClassIndex index, std::size_t kept) {
+        if (cache.bytes <= enough || cache.bins[index].blocks.size() <= kept) return;
+        const std::uint64_t each = class_bytes(index);
+        const std::uint64_t excess = (cache.bytes - enough + each - 1) / each;
+        move(index, std::min<std::uint64_t>(excess, cache.bins[index].blocks.size() - kept));
+    };
+    const bool turned_over = cache.spilled >= most / 2;
+    cache.spilled = (turned_over ? 0 : cache.spilled) + most - enough;
+    for (ClassIndex index = cache.top + 1; index-- > 0 && class_bytes(index) >= light;) {
+        Cache::Bin& bin = cache.bins[index];
+        down_to(index, bin.size() - bin.low);
+        if (turned_over) bin.note_turnover();
+    }
+    // It was found out the last time, and is now perhaps more.
+    cache.worth = std::clamp(2 * cache.worth, light, most);
+    for (; cache.bytes > enough; cache.worth /= 2) {
+        const std::uint64_t least = cache.worth < light ? 0 : light;
+        for (ClassIndex index = cache.top + 1; index-- > 0 && class_bytes(index) >= least;) {
+            down_to(index, worth_keeping(class_bytes(index), cache.worth));
+        }
+    }
 }
 
 }  // namespace vramkit::pool

@@ -34,14 +34,14 @@ std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wa
         peak_reserved_ = std::max(peak_reserved_, extents_->mapped() + direct_.bytes());
         ++slow_.direct_hits;
     }
-    cache.take_for_sure();
+    cache.word.enter();
     if (stats_on_.load(std::memory_order_relaxed)) {
         ++cache.counters.allocations;
         cache.counters.allocated_bytes += bytes;
     }
     cache.live += static_cast<std::int64_t>(bytes);
     const bool counted = usage_.rise(cache);
-    cache.leave();
+    cache.word.leave();
     if (!counted) usage_.claim();
     return address;
 }
@@ -68,9 +68,9 @@ bool Pool::free_direct(std::uint64_t address, Failure& why) {
         if (cache != nullptr) why = Failure::of_driver(result, "cuMemFree_v2");
         return false;
     }
-    cache->take_for_sure();
+    cache->word.enter();
     count_free(*cache, block.bytes);
-    cache->leave();
+    cache->word.leave();
     return true;
 }
 

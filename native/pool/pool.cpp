@@ -23,20 +23,20 @@ std::uint64_t Pool::malloc_cached(std::uint64_t bytes, const StreamRef& stream) 
     Cache* const cache = find_cache(id_, stream);
     if (cache == nullptr) return 0;
     const ClassIndex index = class_map_.load(std::memory_order_acquire)->of(bytes);
-    cache->take_for_sure();
+    cache->word.enter();
     Cache::Bin& bin = cache->bins[index];
     if (bin.blocks.empty()) {
-        cache->leave();
+        cache->word.leave();
         return 0;
     }
     const BlockRef block = bin.blocks.back();
     bin.blocks.pop_back();
-    if (bin.blocks.size() < bin.low) bin.low = bin.blocks.size();
+    if (bin.size() < bin.low) bin.low = bin.size();
     cache->bytes -= block.bytes();
     ++cache->counters.hits;
     const std::uint64_t address = hand_out(*cache, block, bytes, index);
     const bool counted = usage_.rise(*cache);
-    cache->leave();
+    cache->word.leave();
     if (!counted) usage_.claim();
     if (nvtx_ != nullptr) mark_use(*cache, block, bytes);
     return address;
@@ -82,7 +82,7 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
     }
     if (nvtx_ != nullptr) mark_end_of_use(*cache, ref);
     {
-        const Cache::Word word(*cache);
+        const Cache::Entered entered(*cache);
         cache->make_room(slab->index);
         if (!block.take_from_user()) return Freed::slow;
         take_back(*cache, ref, bytes);
@@ -155,10 +155,10 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool ma
     if (block.slab == nullptr) block = recut(*cache, index);
     if (block.slab == nullptr) block = malloc_slow(*cache, index, bytes, may_wait, why);
     if (block.slab == nullptr) return 0;
-    cache->take_for_sure();
+    cache->word.enter();
     const std::uint64_t address = hand_out(*cache, block, bytes, index);
     const bool counted = usage_.rise(*cache);
-    cache->leave();
+    cache->word.leave();
     if (!counted) usage_.claim();
     if (nvtx_ != nullptr) mark_use(*cache, block, bytes);
     return address;
@@ -192,7 +192,7 @@ bool Pool::free_slowly(BlockRef block, std::uint64_t bytes, const std::optional<
     const std::lock_guard guard(lock_);
     const State to = plan->uses.empty() ? State::cached : State::held;
     {
-        const Cache::Word word(*cache);
+        const Cache::Entered entered(*cache);
         cache->make_room(block.slab->index);
         if (!block.block().change(State::live, to) && !block.block().change(State::lent, to)) {
             why = Failure::bad_value("the block is not in use: freed twice?");

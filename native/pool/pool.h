@@ -188,6 +188,8 @@ class Pool {
     BlockRef recut(const Cache& cache, ClassIndex index);  // recut.cpp
     void drain(Cache& cache, bool end = false);
     bool shelve_excess(Cache& cache, ClassIndex full);
+    template <class Move>
+    void shelve_bytes(Cache& cache, std::uint64_t most, Move move);
     void end_shelf(std::uint32_t number);
     void collect(Shelf& shelf, ClassIndex index, std::size_t most);
     enum class Wait : std::uint8_t { no, for_streams };

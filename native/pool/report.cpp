@@ -74,9 +74,8 @@ bool Pool::configure(const Config& config, Failure& why) {
 Counters Pool::add_up() {
     Counters all = ended_;
     for (const auto& cache : caches_) {
-        cache->take_for_sure();
+        const Cache::Visited visited(*cache);
         all.add(cache->counters);
-        cache->leave();
     }
     return all;
 }
@@ -87,9 +86,8 @@ Pool::Free Pool::free_memory() {
     Free free;
     ClassIndex largest = std::max(largest_, largest_before_);
     for (const auto& cache : caches_) {
-        cache->take_for_sure();
+        const Cache::Visited visited(*cache);
         largest = std::max(largest, cache->largest);
-        cache->leave();
     }
     const std::uint64_t wanted = class_bytes(largest);
     const auto count = [&](std::uint64_t bytes, std::uint64_t blocks, std::uint64_t& where) {
@@ -105,11 +103,10 @@ Pool::Free Pool::free_memory() {
         for (const auto& each : blocks) count(ref(each).bytes(), 1, where);
     };
     for (const auto& cache : caches_) {
-        cache->take_for_sure();
+        const Cache::Visited visited(*cache);
         for (ClassIndex index = 0; index <= cache->top; ++index) {
             count_bin(index, cache->bins[index].blocks, std::identity(), free.cached);
         }
-        cache->leave();
     }
     for (auto* list : {&streams_, &captures_}) {
         for (Known& each : *list) {

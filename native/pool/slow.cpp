@@ -88,7 +88,7 @@ BlockRef Pool::take_idle(Cache& cache, ClassIndex index) {
         want_segment();
     }
     if (first.slab == nullptr) return {};
-    const Cache::Word word(cache);
+    const Cache::Entered entered(cache);
     for (std::size_t more = cache.ended ? 0 : room_for(cache, index); more > 0; --more) {
         if (!cache.try_to_make_room(index)) break;
         const BlockRef block = slabs_->take(index);

@@ -59,14 +59,14 @@ void Pool::decay() {
         Shelf& shelf = *cache->shelf;
         const std::lock_guard guard(shelf.lock);
         if (shelf.ended) continue;
-        const Cache::Word word(*cache);
+        const Cache::Visited visited(*cache);
         for (ClassIndex index = 0; index < kClasses; ++index) {
             Cache::Bin& bin = cache->bins[index];
-            cache->bytes -= shelf.put(index, {bin.blocks.data(), bin.low});
-            shelf.bins[index].unneeded += bin.low;
-            bin.blocks.erase(bin.blocks.begin(),
-                             bin.blocks.begin() + static_cast<std::ptrdiff_t>(bin.low));
-            bin.low = bin.blocks.size();
+            const std::uint32_t unneeded = bin.unneeded();
+            cache->bytes -= shelf.put(index, {bin.blocks.data(), unneeded});
+            shelf.bins[index].unneeded += unneeded;
+            bin.blocks.erase(bin.blocks.begin(), bin.blocks.begin() + unneeded);
+            bin.note_look();
         }
     }
     for (Known& each : streams_) {
@@ -109,10 +109,9 @@ void Pool::look_at_sizes() {
     largest_before_ = largest_;
     largest_ = 0;
     for (const auto& cache : caches_) {
-        cache->take_for_sure();
+        const Cache::Visited visited(*cache);
         largest_before_ = std::max(largest_before_, cache->largest);
         cache->largest = 0;
-        cache->leave();
     }
 }
 

@@ -22,18 +22,19 @@
 //                        release was put off
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <new>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "driver/table.h"
 #include "pool/extents.h"
 #include "pool/failure.h"
+#include "pool/owner.h"
 #include "pool/size_classes.h"
 
 namespace vramkit::pool {
@@ -189,15 +190,30 @@ struct Counters {
 
 class Shelf;
 
-// Free blocks of one thread and stream. The owner word is taken for every use by one exchange that
-// nobody contends, so that another thread can take what an idle thread keeps.
+// Free blocks of one thread and stream. Its thread has the owner word for every use, so that
+// another one can take what an idle thread keeps.
 struct alignas(64) Cache {
     struct Bin {
         std::vector<BlockRef> blocks;
-        std::size_t low = 0;  // fewest blocks since the last look: these nobody needed
+        std::uint32_t low = 0;                 // fewest since the cache was turned over
+        std::uint32_t low_before = kNoBlocks;  // and before that, since the last look
+
+        static constexpr std::uint32_t kNoBlocks = ~std::uint32_t{0};
+
+        std::uint32_t size() const { return static_cast<std::uint32_t>(blocks.size()); }
+        // Since the last look nobody needed so many of them.
+        std::uint32_t unneeded() const { return std::min(low, low_before); }
+        void note_turnover() {
+            low_before = unneeded();
+            low = size();
+        }
+        void note_look() {
+            low_before = kNoBlocks;
+            low = size();
+        }
     };
 
-    std::atomic<bool> taken{false};
+    OwnerWord word;
     std::uint32_t number = 0;  // of the stream
     StreamRef stream;
     std::shared_ptr<Shelf> shelf;  // null: made when the stream was long gone
@@ -206,39 +222,41 @@ struct alignas(64) Cache {
     std::uint64_t bytes = 0;
     std::int64_t live = 0;       // bytes handed out less bytes taken back
     std::int64_t allowance = 0;  // up to which `live` is no news (usage.h)
+    std::uint64_t spilled = 0;   // bytes since it was turned over
     ClassIndex top = 0;          // no class above it has blocks here
+    std::uint64_t worth = kMuch;  // bytes that the last block of a class may have (shelve_excess)
     ClassIndex largest = 0;      // class asked for since the last look
     Counters counters;
     std::atomic<std::uint64_t> most_blocks{0};  // of a class
     std::atomic<std::uint64_t> most_bytes{0};
     std::array<Bin, kClasses> bins;
 
-    bool take() { return !taken.exchange(true, std::memory_order_acquire); }
-    // The holder moves blocks or adds up, a matter of nanoseconds: nobody makes a driver call with
-    // it.
-    void take_for_sure() {
-        for (int tries = 0; !take(); ++tries) {
-            if (tries < 64) {
-                __builtin_ia32_pause();
-            } else {
-                std::this_thread::yield();
-            }
-        }
-    }
-    void leave() { taken.store(false, std::memory_order_release); }
-    // The word, for as long as a scope lasts.
-    class Word {
+    static constexpr std::uint64_t kMuch = std::uint64_t{1} << 62;
+
+    // The word for its own thread, for as long as a scope lasts.
+    class Entered {
       public:
-        explicit Word(Cache& cache) : cache_(cache) { cache_.take_for_sure(); }
-        ~Word() { cache_.leave(); }
-        Word(const Word&) = delete;
-        Word& operator=(const Word&) = delete;
+        explicit Entered(Cache& cache) : cache_(cache) { cache_.word.enter(); }
+        ~Entered() { cache_.word.leave(); }
+        Entered(const Entered&) = delete;
+        Entered& operator=(const Entered&) = delete;
+
+      private:
+        Cache& cache_;
+    };
+    // The same for any thread.
+    class Visited {
+      public:
+        explicit Visited(Cache& cache) : cache_(cache) { cache_.word.visit(); }
+        ~Visited() { cache_.word.let_go(); }
+        Visited(const Visited&) = delete;
+        Visited& operator=(const Visited&) = delete;
 
       private:
         Cache& cache_;
     };
     bool has_ended() {
-        const Word word(*this);
+        const Entered entered(*this);
         return ended;
     }
     // So that the next push of this class cannot fail.

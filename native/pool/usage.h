@@ -32,10 +32,11 @@ class Usage {
     // The cache goes; what it counted stays.
     void remove(Cache& cache) {
         const std::lock_guard guard(lock_);
-        cache.take_for_sure();
-        gone_ += cache.live;
-        left_.fetch_add(cache.allowance - kSlack - cache.live, std::memory_order_relaxed);
-        cache.leave();
+        {
+            const Cache::Visited visited(cache);
+            gone_ += cache.live;
+            left_.fetch_add(cache.allowance - kSlack - cache.live, std::memory_order_relaxed);
+        }
         std::erase(caches_, &cache);
     }
     // With the cache's owner word, after `live` rose. False: claim() must follow, without it.
@@ -95,14 +96,16 @@ class Usage {
     // All at once, so that the sum is that of one moment.
     std::int64_t take_all_words() {
         std::int64_t live = gone_;
+        for (Cache* each : caches_) each->word.knock();
+        OwnerWord::put_barrier();
         for (Cache* each : caches_) {
-            each->take_for_sure();
+            each->word.wait_for_owner();
             live += each->live;
         }
         return live;
     }
     void leave_all_words() {
-        for (Cache* each : caches_) each->leave();
+        for (Cache* each : caches_) each->word.let_go();
     }
     // With all words: half of what is below the peak to the caches alike, the rest to who needs it.
     void share_out(std::int64_t live, std::int64_t peak) {

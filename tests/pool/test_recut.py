@@ -163,17 +163,19 @@ def one_training_step(pool: Pool, stream: Stream, batch: int) -> None:
 
 @pytest.mark.sim(data=False)
 @pytest.mark.sim_only
-def test_changing_sizes_settle_below_a_limit_without_driver_calls(
+def test_changing_sizes_settle_at_a_limit_and_hardly_anything_moves(
     device: Device, stream: Stream, sim: Simulator
 ) -> None:
+    """Handles that are mapped a second time: now and then a block's, not those of every step."""
     limit = 1152 * MIB
     with Pool(device=device, background=False, limit=limit) as pool:
-        for time in range(8):
+        maps = []
+        for _ in range(8):
             calls(sim)
             for batch in (8, 2, 12, 4, 16, 6, 1, 10):
                 one_training_step(pool, stream, batch)
             pool.step()
-            made = calls(sim)
-            assert time < 6 or not made.keys() & {"cuMemMap", "cuMemUnmap", "cuMemCreate"}
+            maps.append(calls(sim).get("cuMemMap", 0))
+        assert sum(maps[2:]) < 60
         assert pool.stats().peak_usage > limit * 2 // 3
         assert pool.check_invariants() == ""
