@@ -42,7 +42,7 @@ std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wa
     cache.live += static_cast<std::int64_t>(bytes);
     const bool counted = usage_.rise(cache);
     cache.word.leave();
-    if (!counted) usage_.claim();
+    if (!counted) usage_.claim(cache);
     return address;
 }
 

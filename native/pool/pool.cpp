@@ -37,7 +37,7 @@ std::uint64_t Pool::malloc_cached(std::uint64_t bytes, const StreamRef& stream) 
     const std::uint64_t address = hand_out(*cache, block, bytes, index);
     const bool counted = usage_.rise(*cache);
     cache->word.leave();
-    if (!counted) usage_.claim();
+    if (!counted) usage_.claim(*cache);
     if (nvtx_ != nullptr) mark_use(*cache, block, bytes);
     return address;
 }
@@ -159,7 +159,7 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool ma
     const std::uint64_t address = hand_out(*cache, block, bytes, index);
     const bool counted = usage_.rise(*cache);
     cache->word.leave();
-    if (!counted) usage_.claim();
+    if (!counted) usage_.claim(*cache);
     if (nvtx_ != nullptr) mark_use(*cache, block, bytes);
     return address;
 }

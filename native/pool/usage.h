@@ -23,6 +23,7 @@ namespace vramkit::pool {
 class Usage {
   public:
     static constexpr std::int64_t kSlack = 64 * 1024;
+    static constexpr std::int64_t kParts = 16;  // of what a cache holds, or would hold of the peak
 
     void add(Cache& cache) {
         const std::lock_guard guard(lock_);
@@ -62,11 +63,15 @@ class Usage {
         cache.allowance -= given;
         left_.fetch_add(given, std::memory_order_relaxed);
     }
-    // Nothing is left for a cache that has risen: perhaps this is a new peak.
-    void claim() {
+    // Nothing was left for a cache that has risen: perhaps this is a new peak. For its own thread.
+    void claim(Cache& cache) {
         const std::lock_guard guard(lock_);
-        share_out(take_all_words(), peak_);
-        leave_all_words();
+        {
+            // Others have claimed meanwhile, and there is enough again.
+            const Cache::Entered entered(cache);
+            if (rise(cache)) return;
+        }
+        look_at_all();
     }
     std::int64_t live() {
         const std::lock_guard guard(lock_);
@@ -75,8 +80,8 @@ class Usage {
         return live;
     }
     std::int64_t peak() {
-        claim();
         const std::lock_guard guard(lock_);
+        look_at_all();
         return peak_;
     }
     void reset_peak() {
@@ -87,12 +92,18 @@ class Usage {
     }
 
   private:
-    // What a cache takes at once beside what it lacks. A thread that frees what others allocated
-    // counts below zero.
-    static std::int64_t part_of(const Cache& cache) {
-        return std::max<std::int64_t>(cache.live, 0) / 16;
+    // What a cache takes at once beside what it lacks; one that has some times as much to spare
+    // gives half of it back. Where one thread frees what another allocated, one count goes down for
+    // ever and the other up: so neither decides alone.
+    std::int64_t part_of(const Cache& cache) const {
+        const std::int64_t fair = fair_part_.load(std::memory_order_relaxed);
+        return cache.live < 0 ? fair / 8 : std::min(cache.live / kParts, fair);
     }
 
+    void look_at_all() {
+        share_out(take_all_words(), peak_);
+        leave_all_words();
+    }
     // All at once, so that the sum is that of one moment.
     std::int64_t take_all_words() {
         std::int64_t live = gone_;
@@ -113,6 +124,7 @@ class Usage {
         std::int64_t left = peak_ - live;
         const auto count = static_cast<std::int64_t>(caches_.size());
         const std::int64_t share = count == 0 ? 0 : left / 2 / count;
+        fair_part_.store(count == 0 ? 0 : peak_ / count / kParts, std::memory_order_relaxed);
         for (Cache* each : caches_) {
             const std::int64_t given = std::min(share, part_of(*each));
             each->allowance = each->live + given + kSlack;
@@ -126,6 +138,7 @@ class Usage {
     std::int64_t gone_ = 0;
     std::int64_t peak_ = 0;
     std::atomic<std::int64_t> left_{0};
+    std::atomic<std::int64_t> fair_part_{0};  // of the peak, for a cache
 };
 
 }  // namespace vramkit::pool

@@ -1,0 +1,128 @@
+// The peak by allowances: exact to 64 KiB a cache, and all caches are seldom looked at.
+#include "pool/usage.h"
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "testing.h"
+
+using vramkit::pool::Cache;
+using vramkit::pool::Usage;
+
+namespace {
+
+constexpr std::int64_t kMiB = 1 << 20;
+
+// Caches of as many threads, as the pool uses them; and the true figures.
+class Threads {
+  public:
+    explicit Threads(std::size_t count) {
+        for (std::size_t i = 0; i < count; ++i) {
+            caches_.push_back(std::make_unique<Cache>());
+            usage_.add(*caches_.back());
+        }
+    }
+    void allocate(std::size_t thread, std::int64_t bytes) {
+        live_ += bytes;
+        peak_ = std::max(peak_, live_);
+        Cache& cache = *caches_[thread];
+        cache.live += bytes;
+        if (usage_.rise(cache)) return;
+        ++claims;
+        usage_.claim(cache);
+    }
+    void free(std::size_t thread, std::int64_t bytes) {
+        live_ -= bytes;
+        caches_[thread]->live -= bytes;
+        usage_.fall(*caches_[thread]);
+    }
+    void check() {
+        const auto slack = Usage::kSlack * static_cast<std::int64_t>(caches_.size());
+        const std::int64_t peak = usage_.peak();
+        CHECK(peak <= peak_ && peak >= peak_ - slack);
+        CHECK_EQUAL(usage_.live(), live_);
+    }
+    // Since the last look.
+    int take_claims() { return std::exchange(claims, 0); }
+
+    int claims = 0;
+
+  private:
+    Usage usage_;
+    std::vector<std::unique_ptr<Cache>> caches_;
+    std::int64_t live_ = 0;
+    std::int64_t peak_ = 0;
+};
+
+}  // namespace
+
+TEST(threads_that_free_their_own_soon_have_what_they_need) {
+    constexpr std::size_t kThreads = 16, kLive = 64;
+    Threads threads(kThreads);
+    std::mt19937 random(1);
+    std::vector<std::vector<std::int64_t>> live(kThreads);
+    const auto some = [&] { return std::int64_t{1} << (8 + random() % 13); };
+    for (std::size_t thread = 0; thread < kThreads; ++thread) {
+        for (std::size_t i = 0; i < kLive; ++i) {
+            live[thread].push_back(some());
+            threads.allocate(thread, live[thread].back());
+        }
+    }
+    for (int phase = 0; phase < 4; ++phase) {
+        threads.take_claims();
+        for (int step = 0; step < 100'000; ++step) {
+            const std::size_t thread = random() % kThreads;
+            std::int64_t& block = live[thread][random() % kLive];
+            threads.free(thread, block);
+            block = some();
+            threads.allocate(thread, block);
+        }
+        threads.check();
+    }
+    CHECK(threads.take_claims() < 100);
+}
+
+TEST(blocks_that_another_thread_frees_are_counted_without_many_looks) {
+    constexpr std::size_t kBatch = 64, kMostBatches = 8;
+    for (const std::size_t couples : {1, 8}) {
+        Threads threads(2 * couples);
+        std::mt19937 random(2);
+        std::vector<std::deque<std::vector<std::int64_t>>> queues(couples);
+        for (int phase = 0; phase < 4; ++phase) {
+            threads.take_claims();
+            for (int step = 0; step < 10'000; ++step) {
+                const std::size_t couple = random() % couples;
+                auto& queue = queues[couple];
+                if (queue.empty() || (queue.size() < kMostBatches && random() % 2 == 0)) {
+                    std::vector<std::int64_t> batch(kBatch);
+                    for (std::int64_t& bytes : batch) {
+                        bytes = std::int64_t{1} << (8 + random() % 13);
+                        threads.allocate(2 * couple, bytes);
+                    }
+                    queue.push_back(std::move(batch));
+                } else {
+                    for (const std::int64_t bytes : queue.front()) {
+                        threads.free(2 * couple + 1, bytes);
+                    }
+                    queue.pop_front();
+                }
+            }
+            threads.check();
+        }
+        CHECK(threads.take_claims() < 100);  // in some 320,000 allocations
+    }
+}
+
+TEST(a_new_peak_is_seen_at_once) {
+    Threads threads(3);
+    for (int i = 1; i <= 50; ++i) {
+        threads.allocate(static_cast<std::size_t>(i) % 3, i * kMiB);
+        threads.check();
+        if (i % 4 == 0) threads.free(static_cast<std::size_t>(i) % 3, i * kMiB);
+        threads.check();
+    }
+}
