@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::uint64_t kRefillPart = 64;       // of a cache's bytes
 constexpr std::uint64_t kRefillPartOfRoom = 8;  // that it has left
-constexpr std::size_t kAll = ~std::size_t{0};
 // Parts of a cache's bytes: what leaves when there are too many, a block that is too large to push
 // others out, and one that is too small to matter.
 constexpr std::uint64_t kSpilledPart = 8;
@@ -264,9 +263,7 @@ bool Pool::shelve_excess(Cache& cache, ClassIndex full) {
         Cache::Bin& from = cache.bins[index];
         blocks = std::min(blocks, from.blocks.size());
         cache.bytes -= shelf.put(index, {from.blocks.data(), blocks});
-        from.blocks.erase(from.blocks.begin(),
-                          from.blocks.begin() + static_cast<std::ptrdiff_t>(blocks));
-        from.low = std::min(from.low, from.size());
+        from.drop_oldest(static_cast<std::uint32_t>(blocks));
         many |= shelf.bins[index].blocks.size() > shelf_blocks_.load(std::memory_order_relaxed);
     };
     const std::uint64_t most = cache.most_bytes.load(std::memory_order_relaxed);
@@ -274,15 +271,15 @@ bool Pool::shelve_excess(Cache& cache, ClassIndex full) {
         move(full, (cache.bins[full].blocks.size() + 1) / 2);
     } else if (const std::uint64_t each = class_bytes(full); each > most / kAlonePart) {
         move(full, (cache.bytes - most + each - 1) / each);
-    } else {
-        shelve_bytes(cache, most, move);
-        while (cache.top > 0 && cache.bins[cache.top].blocks.empty()) --cache.top;
     }
+    // Smaller ones, or the bound has fallen.
+    if (cache.bytes > most) shelve_bytes(cache, most, move);
+    while (cache.top > 0 && cache.bins[cache.top].blocks.empty()) --cache.top;
     return many;
 }
 
-// Too many bytes: what nobody needed while half as many went goes, then what is worth least. Of both the
-// largest first, for the small ones weigh nothing.
+// Too many bytes: what nobody needed while half as many went goes, then what is worth least. Of
+// both the largest first, for the small ones weigh nothing.
 template <class Move>
 void Pool::shelve_bytes(Cache& cache, std::uint64_t most, Move move) {
     const std::uint64_t enough = most - most / kSpilledPart;
@@ -293,13 +290,15 @@ void Pool::shelve_bytes(Cache& cache, std::uint64_t most, Move move) {
         const std::uint64_t excess = (cache.bytes - enough + each - 1) / each;
         move(index, std::min<std::uint64_t>(excess, cache.bins[index].blocks.size() - kept));
     };
-    const bool turned_over = cache.spilled >= most / 2;
-    cache.spilled = (turned_over ? 0 : cache.spilled) + most - enough;
-    for (ClassIndex index = cache.top + 1; index-- > 0 && class_bytes(index) >= light;) {
-        Cache::Bin& bin = cache.bins[index];
-        down_to(index, bin.size() - bin.low);
-        if (turned_over) bin.note_turnover();
+    if (cache.spilled >= most / 2) {
+        cache.spilled = 0;
+        for (ClassIndex index = cache.top + 1; index-- > 0 && class_bytes(index) >= light;) {
+            Cache::Bin& bin = cache.bins[index];
+            down_to(index, bin.size() - bin.low);
+            bin.note_turnover();
+        }
     }
+    cache.spilled += most - enough;
     // It was found out the last time, and is now perhaps more.
     cache.worth = std::clamp(2 * cache.worth, light, most);
     for (; cache.bytes > enough; cache.worth /= 2) {

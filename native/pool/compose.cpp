@@ -30,6 +30,7 @@ std::optional<Extent> Extents::compose(std::uint64_t bytes, std::uint64_t may_cr
             note_shortage("", why);
             return std::nullopt;
         }
+        pieces.reserve(pieces.size() + (bytes - made.bytes) / kPage);
         rest = create_pieces(bytes - made.bytes, why);
         if (rest.empty()) return std::nullopt;
         pieces.insert(pieces.end(), rest.begin(), rest.end());

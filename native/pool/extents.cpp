@@ -34,7 +34,12 @@ std::optional<Extent> Extents::create(std::uint64_t bytes, Failure& why) {
 std::vector<Piece> Extents::create_pieces(std::uint64_t bytes, Failure& why) {
     // Where the addresses have memory, nothing moves, and one handle is as good.
     const std::uint64_t most = addresses_.have_memory() ? bytes : handle_bytes_;
+    if (bytes > most && mappings_.card_has_less(bytes)) {
+        why = Failure::of_driver(CUDA_ERROR_OUT_OF_MEMORY, "cuMemCreate");
+        return {};
+    }
     std::vector<Piece> pieces;
+    pieces.reserve(bytes / most + 1);
     while (bytes > 0) {
         const std::optional<Piece> piece = mappings_.create(std::min(bytes, most), why);
         if (!piece) {

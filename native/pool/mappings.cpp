@@ -15,6 +15,11 @@ Mappings::~Mappings() {
     for (const Piece& piece : unreleased_) call_.cuMemRelease(piece.handle);
 }
 
+bool Mappings::card_has_less(std::uint64_t bytes) const {
+    size_t free = 0, total = 0;
+    return call_.cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS && free < bytes;
+}
+
 std::optional<Piece> Mappings::create(std::uint64_t bytes, Failure& why) {
     if (addresses_.have_memory()) {
         const Piece part{addresses_.take(bytes), bytes};

@@ -51,6 +51,8 @@ class Mappings {
     Mappings(const Mappings&) = delete;
     Mappings& operator=(const Mappings&) = delete;
 
+    // Whether a request for so much would fail: several handles are not taken for nothing.
+    bool card_has_less(std::uint64_t bytes) const;
     // A new handle, mapped nowhere yet.
     std::optional<Piece> create(std::uint64_t bytes, Failure& why);
     // Maps the pieces side by side for reading and writing, and returns where. 0: none is mapped

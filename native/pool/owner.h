@@ -7,8 +7,8 @@
 //   the owner looked before the barrier   its store came before the look: the guest sees it, waits
 //   the owner looked after the barrier    it sees the knock, goes out again, waits
 //
-// So the owner pays nothing for guests, and guests some microseconds. Where the kernel knows no such
-// barrier (membarrier, Linux 4.14), the owner's store is an exchange, which is one.
+// So the owner pays nothing for guests, and guests some microseconds. Where the kernel knows no
+// such barrier (membarrier, Linux 4.14), the owner's store is an exchange, which is one.
 #pragma once
 
 #include <atomic>

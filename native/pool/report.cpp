@@ -73,10 +73,8 @@ bool Pool::configure(const Config& config, Failure& why) {
 
 Counters Pool::add_up() {
     Counters all = ended_;
-    for (const auto& cache : caches_) {
-        const Cache::Visited visited(*cache);
-        all.add(cache->counters);
-    }
+    const AllVisited visited(caches_);
+    for (const auto& cache : caches_) all.add(cache->counters);
     return all;
 }
 
@@ -85,10 +83,8 @@ Counters Pool::add_up() {
 Pool::Free Pool::free_memory() {
     Free free;
     ClassIndex largest = std::max(largest_, largest_before_);
-    for (const auto& cache : caches_) {
-        const Cache::Visited visited(*cache);
-        largest = std::max(largest, cache->largest);
-    }
+    std::optional<AllVisited<decltype(caches_)>> visited(caches_);
+    for (const auto& cache : caches_) largest = std::max(largest, cache->largest);
     const std::uint64_t wanted = class_bytes(largest);
     const auto count = [&](std::uint64_t bytes, std::uint64_t blocks, std::uint64_t& where) {
         if (blocks == 0) return;
@@ -103,11 +99,11 @@ Pool::Free Pool::free_memory() {
         for (const auto& each : blocks) count(ref(each).bytes(), 1, where);
     };
     for (const auto& cache : caches_) {
-        const Cache::Visited visited(*cache);
         for (ClassIndex index = 0; index <= cache->top; ++index) {
             count_bin(index, cache->bins[index].blocks, std::identity(), free.cached);
         }
     }
+    visited.reset();
     for (auto* list : {&streams_, &captures_}) {
         for (Known& each : *list) {
             if (each.shelf == nullptr) continue;

@@ -65,9 +65,10 @@ void Pool::decay() {
             const std::uint32_t unneeded = bin.unneeded();
             cache->bytes -= shelf.put(index, {bin.blocks.data(), unneeded});
             shelf.bins[index].unneeded += unneeded;
-            bin.blocks.erase(bin.blocks.begin(), bin.blocks.begin() + unneeded);
+            bin.drop_oldest(unneeded);
             bin.note_look();
         }
+        cache->spilled = 0;
     }
     for (Known& each : streams_) {
         if (each.shelf == nullptr) continue;
@@ -108,8 +109,8 @@ bool Pool::collect_leaving() {
 void Pool::look_at_sizes() {
     largest_before_ = largest_;
     largest_ = 0;
+    const AllVisited visited(caches_);
     for (const auto& cache : caches_) {
-        const Cache::Visited visited(*cache);
         largest_before_ = std::max(largest_before_, cache->largest);
         cache->largest = 0;
     }

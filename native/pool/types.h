@@ -203,6 +203,12 @@ struct alignas(64) Cache {
         std::uint32_t size() const { return static_cast<std::uint32_t>(blocks.size()); }
         // Since the last look nobody needed so many of them.
         std::uint32_t unneeded() const { return std::min(low, low_before); }
+        // The oldest leave: of those that nobody needed so many less.
+        void drop_oldest(std::uint32_t count) {
+            blocks.erase(blocks.begin(), blocks.begin() + count);
+            low -= std::min(low, count);
+            if (low_before != kNoBlocks) low_before -= std::min(low_before, count);
+        }
         void note_turnover() {
             low_before = unneeded();
             low = size();
@@ -220,12 +226,12 @@ struct alignas(64) Cache {
     std::size_t caches_of_thread = 1;
     bool ended = false;  // it does not: what is freed here leaves at once
     std::uint64_t bytes = 0;
-    std::int64_t live = 0;       // bytes handed out less bytes taken back
-    std::int64_t allowance = 0;  // up to which `live` is no news (usage.h)
-    std::uint64_t spilled = 0;   // bytes since it was turned over
-    ClassIndex top = 0;          // no class above it has blocks here
-    std::uint64_t worth = kMuch;  // bytes that the last block of a class may have (shelve_excess)
-    ClassIndex largest = 0;      // class asked for since the last look
+    std::int64_t live = 0;        // bytes handed out less bytes taken back
+    std::int64_t allowance = 0;   // up to which `live` is no news (usage.h)
+    std::uint64_t spilled = 0;    // bytes since it was turned over
+    ClassIndex top = 0;           // no class above it has blocks here
+    std::uint64_t worth = kMuch;  // bytes that the last block of a class may have (shelve_bytes)
+    ClassIndex largest = 0;       // class asked for since the last look
     Counters counters;
     std::atomic<std::uint64_t> most_blocks{0};  // of a class
     std::atomic<std::uint64_t> most_bytes{0};
@@ -233,28 +239,20 @@ struct alignas(64) Cache {
 
     static constexpr std::uint64_t kMuch = std::uint64_t{1} << 62;
 
-    // The word for its own thread, for as long as a scope lasts.
-    class Entered {
+    // The word, for as long as a scope lasts.
+    template <void (OwnerWord::*begin)(), void (OwnerWord::*end)()>
+    class Scope {
       public:
-        explicit Entered(Cache& cache) : cache_(cache) { cache_.word.enter(); }
-        ~Entered() { cache_.word.leave(); }
-        Entered(const Entered&) = delete;
-        Entered& operator=(const Entered&) = delete;
+        explicit Scope(Cache& cache) : word_(cache.word) { (word_.*begin)(); }
+        ~Scope() { (word_.*end)(); }
+        Scope(const Scope&) = delete;
+        Scope& operator=(const Scope&) = delete;
 
       private:
-        Cache& cache_;
+        OwnerWord& word_;
     };
-    // The same for any thread.
-    class Visited {
-      public:
-        explicit Visited(Cache& cache) : cache_(cache) { cache_.word.visit(); }
-        ~Visited() { cache_.word.let_go(); }
-        Visited(const Visited&) = delete;
-        Visited& operator=(const Visited&) = delete;
-
-      private:
-        Cache& cache_;
-    };
+    using Entered = Scope<&OwnerWord::enter, &OwnerWord::leave>;   // for its own thread
+    using Visited = Scope<&OwnerWord::visit, &OwnerWord::let_go>;  // for any
     bool has_ended() {
         const Entered entered(*this);
         return ended;
@@ -281,6 +279,25 @@ struct alignas(64) Cache {
         if (index > top) top = index;
         bytes += block.bytes();
     }
+};
+
+// The words of several caches at once, by one barrier: what they hold is that of one moment.
+template <class Caches>
+class AllVisited {
+  public:
+    explicit AllVisited(const Caches& caches) : caches_(caches) {
+        for (const auto& each : caches_) each->word.knock();
+        OwnerWord::put_barrier();
+        for (const auto& each : caches_) each->word.wait_for_owner();
+    }
+    ~AllVisited() {
+        for (const auto& each : caches_) each->word.let_go();
+    }
+    AllVisited(const AllVisited&) = delete;
+    AllVisited& operator=(const AllVisited&) = delete;
+
+  private:
+    const Caches& caches_;
 };
 
 }  // namespace vramkit::pool

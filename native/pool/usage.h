@@ -39,6 +39,8 @@ class Usage {
             left_.fetch_add(cache.allowance - kSlack - cache.live, std::memory_order_relaxed);
         }
         std::erase(caches_, &cache);
+        // What it held by its 64 KiB alone was never seen.
+        if (left_.load(std::memory_order_relaxed) < 0) look_at_all();
     }
     // With the cache's owner word, after `live` rose. False: claim() must follow, without it.
     bool rise(Cache& cache) {
@@ -75,9 +77,8 @@ class Usage {
     }
     std::int64_t live() {
         const std::lock_guard guard(lock_);
-        const std::int64_t live = take_all_words();
-        leave_all_words();
-        return live;
+        const AllVisited all(caches_);
+        return sum();
     }
     std::int64_t peak() {
         const std::lock_guard guard(lock_);
@@ -86,9 +87,9 @@ class Usage {
     }
     void reset_peak() {
         const std::lock_guard guard(lock_);
-        const std::int64_t live = take_all_words();
+        const AllVisited all(caches_);
+        const std::int64_t live = sum();
         share_out(live, live);
-        leave_all_words();
     }
 
   private:
@@ -101,22 +102,14 @@ class Usage {
     }
 
     void look_at_all() {
-        share_out(take_all_words(), peak_);
-        leave_all_words();
+        const AllVisited all(caches_);
+        share_out(sum(), peak_);
     }
-    // All at once, so that the sum is that of one moment.
-    std::int64_t take_all_words() {
+    // With all words.
+    std::int64_t sum() const {
         std::int64_t live = gone_;
-        for (Cache* each : caches_) each->word.knock();
-        OwnerWord::put_barrier();
-        for (Cache* each : caches_) {
-            each->word.wait_for_owner();
-            live += each->live;
-        }
+        for (const Cache* each : caches_) live += each->live;
         return live;
-    }
-    void leave_all_words() {
-        for (Cache* each : caches_) each->word.let_go();
     }
     // With all words: half of what is below the peak to the caches alike, the rest to who needs it.
     void share_out(std::int64_t live, std::int64_t peak) {

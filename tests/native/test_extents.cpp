@@ -160,8 +160,8 @@ TEST(new_memory_is_handles_of_a_size_and_is_cut_between_them) {
     extents.set_handle_bytes(4 * kPage);
     reset_calls();
     const std::uint64_t made = bench.create(10);
-    CHECK_EQUAL(calls(),
-                std::string("{\"cuMemCreate\":3,\"cuMemMap\":3,\"cuMemSetAccess\":1}"));
+    CHECK_EQUAL(calls(), std::string("{\"cuMemGetInfo_v2\":1,\"cuMemCreate\":3,\"cuMemMap\":3,"
+                                     "\"cuMemSetAccess\":1}"));
     CHECK(bench.pages_of(made) == (Pages{4, 4, 2}));
     bench.well();
     bench.give(made);
@@ -171,6 +171,16 @@ TEST(new_memory_is_handles_of_a_size_and_is_cut_between_them) {
     CHECK(bench.pages_of(bench.hold(extents.compose(11 * kPage, 5 * kPage, why))) ==
           (Pages{4, 2, 4, 1}));
     bench.well();
+}
+
+TEST(what_the_card_does_not_have_is_not_taken_in_part) {
+    Bench bench;
+    bench.extents->set_handle_bytes(2 * kPage);
+    reset_calls();
+    Failure why;
+    CHECK(!bench.extents->create(kCard + kPage, why));
+    CHECK(why.kind == Failure::Kind::out_of_memory);
+    CHECK_EQUAL(calls(), std::string("{\"cuMemGetInfo_v2\":1}"));
 }
 
 TEST(new_memory_that_fails_at_any_handle_leaves_nothing) {

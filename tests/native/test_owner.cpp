@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -12,7 +13,8 @@ using vramkit::pool::OwnerWord;
 
 namespace {
 
-// Written by whoever has the word, without any order of its own: the thread sanitizer sees the rest.
+// Written by whoever has the word, without any order of its own: the thread sanitizer sees the
+// rest.
 struct Guarded {
     explicit Guarded(bool barrier) : word(barrier) {}
 

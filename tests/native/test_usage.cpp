@@ -117,6 +117,26 @@ TEST(blocks_that_another_thread_frees_are_counted_without_many_looks) {
     }
 }
 
+TEST(threads_that_end_are_counted_however_little_each_held) {
+    Usage usage;
+    Cache last;
+    usage.add(last);
+    constexpr std::int64_t kThreads = 1000, kBytes = 60'000;
+    for (std::int64_t i = 0; i < kThreads; ++i) {
+        Cache cache;
+        usage.add(cache);
+        cache.live = kBytes;
+        CHECK(usage.rise(cache));  // by its 64 KiB
+        usage.remove(cache);
+    }
+    for (std::int64_t i = 0; i < kThreads; ++i) {
+        last.live -= kBytes;
+        usage.fall(last);
+    }
+    CHECK_EQUAL(usage.live(), std::int64_t{0});
+    CHECK(usage.peak() >= kThreads * kBytes - 2 * Usage::kSlack);
+}
+
 TEST(a_new_peak_is_seen_at_once) {
     Threads threads(3);
     for (int i = 1; i <= 50; ++i) {

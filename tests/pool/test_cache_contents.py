@@ -13,7 +13,7 @@ from .support import MIB
 
 KIB = 1 << 10
 # Eight classes to a doubling.
-CLASSES = [(9 + step) * part * KIB // 16 * 1 for part in (512, 1024) for step in range(8)]
+CLASSES = [(9 + step) * part * KIB // 16 for part in (512, 1024) for step in range(8)]
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def come_and_go(pool: Pool, stream: Stream, sizes: list[int]) -> int:
 
 
 def test_what_is_no_longer_needed_makes_room_for_larger_blocks(pool: Pool, stream: Stream) -> None:
-    """Half of the 32 MiB would do for each; the larger ones come later."""
+    """Each would nearly fill the 32 MiB; the larger ones come later."""
     come_and_go(pool, stream, [512 * KIB] * 60)
-    misses = [come_and_go(pool, stream, [MIB] * 24) for _ in range(4)]
+    misses = [come_and_go(pool, stream, [MIB] * 24) for _ in range(12)]
     assert misses[0] == 24
     assert misses[-1] == 0
 
@@ -61,3 +61,10 @@ def test_small_blocks_stay_whatever_comes(pool: Pool, stream: Stream) -> None:
     for _ in range(3):
         come_and_go(pool, stream, [MIB] * 40)
     assert come_and_go(pool, stream, small) == 0
+
+
+def test_a_cache_follows_a_bound_that_falls(pool: Pool, stream: Stream) -> None:
+    come_and_go(pool, stream, [128 * KIB] * 60 + [256 * KIB] * 60)
+    pool.configure(cache_bytes=4 * MIB)
+    come_and_go(pool, stream, [512 * KIB])
+    assert pool.stats().cached <= 4 * MIB
