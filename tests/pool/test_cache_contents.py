@@ -58,7 +58,7 @@ def test_one_very_large_block_leaves_the_others_where_they_are(pool: Pool, strea
 def test_small_blocks_stay_whatever_comes(pool: Pool, stream: Stream) -> None:
     small = [4 * KIB] * 50
     come_and_go(pool, stream, small)
-    for _ in range(3):
+    for _ in range(12):
         come_and_go(pool, stream, [MIB] * 40)
     assert come_and_go(pool, stream, small) == 0
 

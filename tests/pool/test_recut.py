@@ -132,21 +132,21 @@ def test_whatever_is_free_serves_whatever_fits(device: Device, stream: Stream, s
         free(pool, list(live))
 
 
+@pytest.mark.sim(data=False, capacity="4GiB")
 @pytest.mark.sim_only
 def test_a_large_pool_cuts_no_handle_for_less_but_uses_up_what_is_cut(
-    device: Device, stream: Stream, sim: Simulator
+    shared: Pool, stream: Stream, sim: Simulator
 ) -> None:
-    with Pool(device=device, background=False, limit=GIB, thread_cache_max_blocks=0) as pool:
-        most = pool.malloc(WHOLE, stream)  # more than a 16th of the limit; handles are of 4 MiB
-        pool.free(pool.malloc(8 * MIB, stream))
-        calls(sim)
-        blocks = [pool.malloc(2 * MIB, stream)]
-        assert calls(sim)["cuMemCreate"] == 1
-        blocks.append(pool.malloc(6 * MIB, stream))  # one and a half of the two
-        blocks.append(pool.malloc(2 * MIB, stream))
-        assert calls(sim) == {}
-        assert blocks[2] == blocks[1] + 6 * MIB
-        free(pool, [most, *blocks])
+    blocks = [shared.malloc(GIB // 2, stream)]  # an eighth of the card; handles are of 8 MiB
+    shared.free(shared.malloc(16 * MIB, stream))
+    calls(sim)
+    blocks.append(shared.malloc(2 * MIB, stream))
+    assert calls(sim)["cuMemCreate"] == 1
+    front = shared.malloc(10 * MIB, stream)  # one of the two, and a part of the other
+    rest = shared.malloc(2 * MIB, stream)
+    assert calls(sim) == {}
+    assert rest == front + 10 * MIB
+    free(shared, [*blocks, front, rest])
 
 
 def one_training_step(pool: Pool, stream: Stream, batch: int) -> None:
