@@ -52,6 +52,8 @@ class Keeper::Thread : public std::enable_shared_from_this<Thread> {
 
 namespace {
 
+// A pool that was just made is about to be used, by a thread that need not find it at work.
+constexpr std::chrono::milliseconds kBeforeTheFirst{10};
 constexpr std::chrono::seconds kAfterFailure{1};
 
 }  // namespace
@@ -127,18 +129,20 @@ void Keeper::Thread::stop() {
 void Keeper::Thread::run() {
     pthread_setname_np(pthread_self(), "vramkit-pool");
     std::unique_lock guard(lock_);
-    while (!stopping_) {
+    std::chrono::nanoseconds pause = kBeforeTheFirst;
+    while (true) {
+        wanted_.wait_for(guard, pause, [this] { return woken_ || stopping_; });
+        if (stopping_) return;
         woken_ = false;
         guard.unlock();
-        std::chrono::nanoseconds pause = kAfterFailure;
         try {
             pause = std::chrono::nanoseconds(work_());
         } catch (const std::exception&) {
             // Most likely no host memory: nobody waits for this work, and the program is not ours
             // to end.
+            pause = kAfterFailure;
         }
         guard.lock();
-        wanted_.wait_for(guard, pause, [this] { return woken_ || stopping_; });
     }
 }
 

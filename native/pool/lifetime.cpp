@@ -75,7 +75,7 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
     if (config.background) {
         const std::lock_guard guard(pool->lock_);
         // The first requests find it mapped; unused it goes back with time.
-        pool->want_segment();
+        pool->segment_wanted_ = true;
         pool->map_ahead();
     }
     // From here on other threads may tell it of streams.
