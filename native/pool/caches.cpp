@@ -11,10 +11,10 @@ namespace {
 
 constexpr std::uint64_t kRefillPart = 64;       // of a cache's bytes
 constexpr std::uint64_t kRefillPartOfRoom = 8;  // that it has left
-// Parts of a cache's bytes: what leaves when there are too many, a block that is too large to push
-// others out, and one that is too small to matter.
+// Parts of a cache's bytes: what leaves when there are too many, a block that is too large to stay,
+// and one that is too small to matter.
 constexpr std::uint64_t kSpilledPart = 8;
-constexpr std::uint64_t kAlonePart = 16;
+constexpr std::uint64_t kLargePart = 16;
 constexpr std::uint64_t kLightPart = 1024;
 
 // How many blocks of a class stay, where the last may have `worth` bytes. The second is asked for
@@ -124,9 +124,11 @@ Cache* Pool::make_cache(std::uint32_t number) {
 void Pool::set_bounds(Cache& cache, std::size_t caches_of_thread) {
     cache.caches_of_thread = caches_of_thread;
     cache.most_blocks.store(config_.thread_cache_max_blocks, std::memory_order_relaxed);
-    cache.most_bytes.store(
-        std::min(config_.cache_bytes, config_.thread_cache_bytes / caches_of_thread),
-        std::memory_order_relaxed);
+    const std::uint64_t bytes =
+        std::min(config_.cache_bytes, config_.thread_cache_bytes / caches_of_thread);
+    cache.most_bytes.store(bytes, std::memory_order_relaxed);
+    const std::uint64_t large = std::clamp<std::uint64_t>(bytes / kLargePart, 1, kLargestRequest);
+    cache.first_large.store(fine_class_of(large), std::memory_order_relaxed);
 }
 
 void Pool::cache_ending(Cache* cache) {
@@ -185,6 +187,7 @@ std::size_t Pool::room_for(const Cache& cache, ClassIndex index, bool shelved) c
     const std::uint64_t most_blocks = cache.most_blocks.load(std::memory_order_relaxed);
     const std::uint64_t held = cache.bins[index].blocks.size();
     if (cache.bytes >= most_bytes || held >= most_blocks) return 0;
+    if (index >= cache.first_large.load(std::memory_order_relaxed)) return 0;
     // A refill is a small part of the cache: one with much of a class would push the others out. A
     // cache that is only taken from has room, and gets more of what its stream has already.
     const std::uint64_t room = most_bytes - cache.bytes;
@@ -210,8 +213,7 @@ BlockRef Pool::take_from_shelf(Cache& cache, ClassIndex index) {
         if (!cache.try_to_make_room(index)) break;
         const BlockRef block = shelf.take_newest(index);
         if (block.slab == nullptr) break;
-        block.block().set(State::cached, cache.number, 0);
-        cache.push(block);
+        cache.keep(block);
     }
     return first;
 }
@@ -267,10 +269,10 @@ bool Pool::shelve_excess(Cache& cache, ClassIndex full) {
         many |= shelf.bins[index].blocks.size() > shelf_blocks_.load(std::memory_order_relaxed);
     };
     const std::uint64_t most = cache.most_bytes.load(std::memory_order_relaxed);
-    if (cache.bytes <= most) {
+    if (full >= cache.first_large.load(std::memory_order_relaxed)) {
+        move(full, cache.bins[full].blocks.size());
+    } else if (cache.bytes <= most) {
         move(full, (cache.bins[full].blocks.size() + 1) / 2);
-    } else if (const std::uint64_t each = class_bytes(full); each > most / kAlonePart) {
-        move(full, (cache.bytes - most + each - 1) / each);
     }
     // Smaller ones, or the bound has fallen.
     if (cache.bytes > most) shelve_bytes(cache, most, move);

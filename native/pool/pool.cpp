@@ -13,7 +13,8 @@ namespace {
 // With the owner word: whether blocks have to leave, of this class or of any.
 bool is_over_bounds(const Cache& cache, ClassIndex index) {
     return cache.bins[index].blocks.size() > cache.most_blocks.load(std::memory_order_relaxed) ||
-           cache.bytes > cache.most_bytes.load(std::memory_order_relaxed) || cache.ended;
+           cache.bytes > cache.most_bytes.load(std::memory_order_relaxed) ||
+           index >= cache.first_large.load(std::memory_order_relaxed) || cache.ended;
 }
 
 }  // namespace

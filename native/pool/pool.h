@@ -28,6 +28,7 @@
 
 #include "driver/driver.h"
 #include "pool/addresses.h"
+#include "pool/brief_mutex.h"
 #include "pool/captures.h"
 #include "pool/config.h"
 #include "pool/direct.h"
@@ -203,7 +204,7 @@ class Pool {
                          Failure& why);
     BlockRef take_idle(Cache& cache, ClassIndex index);
     void mark_while_given(Cache& cache);
-    BlockRef take_of_others(const Cache& cache, ClassIndex index);
+    BlockRef take_of_others(Cache& cache, ClassIndex index);
     BlockRef take_after_gpu_wait(const Cache& cache, ClassIndex index);
     BlockRef grow(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why);
     BlockRef put_together(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why);
@@ -273,7 +274,7 @@ class Pool {
     alignas(64) Usage usage_;  // written now and then: not on the line that all read
     Events events_;            // outlives the marks below
 
-    mutable std::mutex lock_;
+    mutable BriefMutex lock_;
     Config config_;
     std::vector<std::unique_ptr<ClassMap>> class_maps_;  // every one that was ever in force
     std::unique_ptr<Extents> extents_;

@@ -5,33 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "pool/brief_mutex.h"
 #include "pool/marks.h"
 #include "pool/types.h"
 
 namespace vramkit::pool {
-
-// A mutex that is mostly held for less time than it takes to fall asleep and be woken: whoever
-// finds it taken looks again for some microseconds first.
-class BriefMutex {
-  public:
-    void lock() {
-        for (int tries = 0; tries < kTries; ++tries) {
-            if (mutex_.try_lock()) return;
-            __builtin_ia32_pause();
-        }
-        mutex_.lock();
-    }
-    bool try_lock() { return mutex_.try_lock(); }
-    void unlock() { mutex_.unlock(); }
-
-  private:
-    static constexpr int kTries = 100;
-    std::mutex mutex_;
-};
 
 // Under its own lock, which is taken after the pool's and before owner words. Driver calls are made
 // with it only to record marks, to ask and to wait for them.

@@ -93,8 +93,7 @@ BlockRef Pool::take_idle(Cache& cache, ClassIndex index) {
         if (!cache.try_to_make_room(index)) break;
         const BlockRef block = slabs_->take(index);
         if (block.slab == nullptr) break;
-        block.block().set(State::cached, cache.number, 0);
-        cache.push(block);
+        cache.keep(block);
     }
     return first;
 }
@@ -117,7 +116,9 @@ void Pool::free_segments(bool dissolve_idle) {
     }
 }
 
-BlockRef Pool::take_of_others(const Cache& cache, ClassIndex index) {
+// Whoever lacks a block of a class soon lacks another: half of what that stream has done with, as
+// far as there is room for it.
+BlockRef Pool::take_of_others(Cache& cache, ClassIndex index) {
     int questions = kQuestions;
     for (Known& each : streams_) {
         if (each.shelf == nullptr || each.shelf == cache.shelf) continue;
@@ -131,9 +132,15 @@ BlockRef Pool::take_of_others(const Cache& cache, ClassIndex index) {
             if (!shelf.marks.is_recorded(oldest)) shelf.mark();
             shelf.marks.ask();
         }
+        const Cache::Entered entered(cache);
+        std::size_t more = std::min(shelf.bins[index].blocks.size() / 2, room_for(cache, index));
+        if (is_large(index) || cache.ended || !cache.try_to_make_room(index, more)) more = 0;
         std::vector<BlockRef> blocks;
-        shelf.take_passed(index, 1, blocks);
-        if (!blocks.empty()) return blocks.front();
+        blocks.reserve(1 + more);
+        shelf.take_passed(index, 1 + more, blocks);
+        if (blocks.empty()) continue;
+        for (; blocks.size() > 1; blocks.pop_back()) cache.keep(blocks.back());
+        return blocks.front();
     }
     return {};
 }

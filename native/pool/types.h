@@ -226,15 +226,17 @@ struct alignas(64) Cache {
     std::size_t caches_of_thread = 1;
     bool ended = false;  // it does not: what is freed here leaves at once
     std::uint64_t bytes = 0;
-    std::int64_t live = 0;        // bytes handed out less bytes taken back
-    std::int64_t allowance = 0;   // up to which `live` is no news (usage.h)
-    std::uint64_t spilled = 0;    // bytes since it was turned over
-    ClassIndex top = 0;           // no class above it has blocks here
-    std::uint64_t worth = kMuch;  // bytes that the last block of a class may have (shelve_bytes)
-    ClassIndex largest = 0;       // class asked for since the last look
+    std::int64_t live = 0;         // bytes handed out less bytes taken back
+    std::int64_t allowance = 0;    // up to which `live` is no news (usage.h)
+    std::int64_t spare_below = 0;  // below which the allowance is too much
+    std::uint64_t spilled = 0;     // bytes since it was turned over
+    ClassIndex top = 0;            // no class above it has blocks here
+    std::uint64_t worth = kMuch;   // bytes that the last block of a class may have (shelve_bytes)
+    ClassIndex largest = 0;        // class asked for since the last look
     Counters counters;
     std::atomic<std::uint64_t> most_blocks{0};  // of a class
     std::atomic<std::uint64_t> most_bytes{0};
+    std::atomic<ClassIndex> first_large{0};  // class whose blocks leave at once
     std::array<Bin, kClasses> bins;
 
     static constexpr std::uint64_t kMuch = std::uint64_t{1} << 62;
@@ -257,22 +259,28 @@ struct alignas(64) Cache {
         const Entered entered(*this);
         return ended;
     }
-    // So that the next push of this class cannot fail.
-    void make_room(ClassIndex index) {
+    // So that the next pushes of this class cannot fail.
+    void make_room(ClassIndex index, std::size_t count = 1) {
         auto& blocks = bins[index].blocks;
-        if (blocks.size() == blocks.capacity()) blocks.reserve(2 * blocks.size() + 8);
+        if (blocks.capacity() - blocks.size() < count) [[unlikely]]
+            blocks.reserve(2 * blocks.size() + std::max<std::size_t>(count, 8));
     }
 
     // The same where it is no loss if it fails: the host has no memory.
-    bool try_to_make_room(ClassIndex index) noexcept {
+    bool try_to_make_room(ClassIndex index, std::size_t count = 1) noexcept {
         try {
-            make_room(index);
+            make_room(index, count);
             return true;
         } catch (const std::bad_alloc&) {
             return false;
         }
     }
 
+    // Of memory that nobody uses.
+    void keep(BlockRef block) {
+        block.block().set(State::cached, number, 0);
+        push(block);
+    }
     void push(BlockRef block) {
         const ClassIndex index = block.slab->index;
         bins[index].blocks.push_back(block);

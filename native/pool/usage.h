@@ -11,8 +11,9 @@
 
 namespace vramkit::pool {
 
-// Each cache counts what its thread took and gave back. It may rise to its allowance without a
-// word. The allowances and what is left over add up to the peak and 64 KiB for each cache:
+// Each cache counts what its thread took and gave back. It may rise to its allowance, and fall some
+// way below it, without a word: the hot path reads nothing that others write. The allowances and
+// what is left over add up to the peak and 64 KiB for each cache:
 //
 //   sum of allowances + counts of caches that are gone + left = peak + caches * 64 KiB
 //
@@ -23,12 +24,16 @@ namespace vramkit::pool {
 class Usage {
   public:
     static constexpr std::int64_t kSlack = 64 * 1024;
-    static constexpr std::int64_t kParts = 16;  // of what a cache holds, or would hold of the peak
+    // What is left is thought of in parts: one for each cache, and some more. A cache takes one,
+    // and may have some to spare.
+    static constexpr std::int64_t kMoreParts = 4;
+    static constexpr std::int64_t kSpareParts = 3;
 
     void add(Cache& cache) {
         const std::lock_guard guard(lock_);
         caches_.push_back(&cache);
-        cache.allowance = kSlack;
+        parts_.fetch_add(1, std::memory_order_relaxed);
+        allow(cache, kSlack);
     }
     // The cache goes; what it counted stays.
     void remove(Cache& cache) {
@@ -39,6 +44,7 @@ class Usage {
             left_.fetch_add(cache.allowance - kSlack - cache.live, std::memory_order_relaxed);
         }
         std::erase(caches_, &cache);
+        parts_.fetch_sub(1, std::memory_order_relaxed);
         // What it held by its 64 KiB alone was never seen.
         if (left_.load(std::memory_order_relaxed) < 0) look_at_all();
     }
@@ -51,19 +57,20 @@ class Usage {
         std::int64_t taken = 0;
         do {
             if (left < lacking) return false;
-            taken = std::min(left, lacking + part_of(cache));
+            taken = std::min(left, lacking + part_of(left));
         } while (!left_.compare_exchange_weak(left, left - taken, std::memory_order_relaxed));
-        cache.allowance += taken;
+        allow(cache, cache.allowance + taken);
         return true;
     }
-    // With the owner word, after `live` fell: what is far above it is given back.
+    // With the owner word, after `live` fell: of far more than that, a part is kept.
     void fall(Cache& cache) {
-        const std::int64_t surplus = cache.allowance - cache.live;
-        if (surplus <= 4 * (part_of(cache) + kSlack)) [[likely]]
+        if (cache.live >= cache.spare_below) [[likely]]
             return;
-        const std::int64_t given = surplus / 2;
-        cache.allowance -= given;
-        left_.fetch_add(given, std::memory_order_relaxed);
+        const std::int64_t spare = cache.allowance - cache.live;
+        const std::int64_t part = part_of(left_.load(std::memory_order_relaxed));
+        const std::int64_t kept = std::min(spare, part + kSlack);  // there may be more by now
+        allow(cache, cache.live + kept);
+        left_.fetch_add(spare - kept, std::memory_order_relaxed);
     }
     // Nothing was left for a cache that has risen: perhaps this is a new peak. For its own thread.
     void claim(Cache& cache) {
@@ -93,14 +100,14 @@ class Usage {
     }
 
   private:
-    // What a cache takes at once beside what it lacks; one that has some times as much to spare
-    // gives half of it back. Where one thread frees what another allocated, one count goes down for
-    // ever and the other up: so neither decides alone.
-    std::int64_t part_of(const Cache& cache) const {
-        const std::int64_t fair = fair_part_.load(std::memory_order_relaxed);
-        return cache.live < 0 ? fair / 8 : std::min(cache.live / kParts, fair);
+    std::int64_t part_of(std::int64_t left) const {
+        return std::max<std::int64_t>(left, 0) / parts_.load(std::memory_order_relaxed);
     }
-
+    void allow(Cache& cache, std::int64_t bytes) const {
+        cache.allowance = bytes;
+        const std::int64_t part = part_of(left_.load(std::memory_order_relaxed));
+        cache.spare_below = bytes - kSpareParts * (part + kSlack);
+    }
     void look_at_all() {
         const AllVisited all(caches_);
         share_out(sum(), peak_);
@@ -111,27 +118,21 @@ class Usage {
         for (const Cache* each : caches_) live += each->live;
         return live;
     }
-    // With all words: half of what is below the peak to the caches alike, the rest to who needs it.
+    // With all words.
     void share_out(std::int64_t live, std::int64_t peak) {
         peak_ = std::max(peak, live);
-        std::int64_t left = peak_ - live;
+        const std::int64_t part = part_of(peak_ - live);
         const auto count = static_cast<std::int64_t>(caches_.size());
-        const std::int64_t share = count == 0 ? 0 : left / 2 / count;
-        fair_part_.store(count == 0 ? 0 : peak_ / count / kParts, std::memory_order_relaxed);
-        for (Cache* each : caches_) {
-            const std::int64_t given = std::min(share, part_of(*each));
-            each->allowance = each->live + given + kSlack;
-            left -= given;
-        }
-        left_.store(left, std::memory_order_relaxed);
+        left_.store(peak_ - live - count * part, std::memory_order_relaxed);
+        for (Cache* each : caches_) allow(*each, each->live + part + kSlack);
     }
 
     std::mutex lock_;
     std::vector<Cache*> caches_;
     std::int64_t gone_ = 0;
     std::int64_t peak_ = 0;
-    std::atomic<std::int64_t> left_{0};
-    std::atomic<std::int64_t> fair_part_{0};  // of the peak, for a cache
+    alignas(64) std::atomic<std::int64_t> left_{0};  // written now and then, by all
+    std::atomic<std::int64_t> parts_{kMoreParts};
 };
 
 }  // namespace vramkit::pool

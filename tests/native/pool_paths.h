@@ -51,13 +51,21 @@ inline void fill_and_wait(Bench& bench) {
     fill(bench);
     gpu::sim().advance(2 * kSecond);
 }
-inline void fill_and_occupy(Bench& bench) {
-    bench.take(kLarge, bench.told, 2);
+inline void occupy(Bench& bench) {
     bench.card.occupy(bench.told);
     for (const Bench::Held& block : bench.live) {
         bench.card.use(block.address, block.bytes, bench.told);
     }
+}
+inline void fill_and_occupy(Bench& bench) {
+    bench.take(kLarge, bench.told, 2);
+    occupy(bench);
     bench.give();
+}
+inline void occupy_holes(Bench& bench) {
+    bench.take(kLarge, bench.told, 4);
+    occupy(bench);
+    bench.give(false);
 }
 inline void fill_holes(Bench& bench) {
     bench.take(4 * kMiB, bench.told, 8);
@@ -155,7 +163,7 @@ inline const Path kPaths[] = {
          b.take(kSmall, b.told, 2);
      }},
     {"own memory put together while it is in use", "cuMemMap",
-     with([](Config& c) { c.limit = 8 * kMiB; }), fill_and_occupy,
+     with([](Config& c) { c.limit = 16 * kMiB; }), occupy_holes,
      [](Bench& b) {
          b.take(7 * kMiB, b.told);
          b.pool->step();

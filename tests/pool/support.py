@@ -10,6 +10,7 @@ from collections.abc import Callable
 from vramkit import Pool
 from vramkit.driver import Device, Simulator, Stream
 
+KIB = 1 << 10
 MIB = 1 << 20
 
 # Entering and leaving a slow path: the context, and a capture mode in which nothing breaks.

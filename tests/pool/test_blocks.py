@@ -9,19 +9,19 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device, OutOfMemoryError
 
-from .support import MIB, segment_bytes
+from .support import KIB, MIB, segment_bytes
 
-KIB = 1 << 10
 SIZES = [1, 255, 256, 257, 2048, 2049, 5000, 100_000, MIB, MIB + 1, 2 * MIB - 1, 2 * MIB, 5 * MIB]
 
 
 def block_bytes(pool: Pool, size: int) -> int:
-    """What a block of this size takes: the bytes it adds to the cache when it is freed."""
+    """What a block of this size takes: the bytes it adds to cache or shelf when it is freed."""
     pool.release_all()
     pool.configure(batch_alloc_count=1)  # nothing else lands in the cache
     address = pool.malloc(size)
     pool.free(address)
-    return pool.stats().cached
+    stats = pool.stats()
+    return stats.cached + stats.waiting
 
 
 def test_blocks_are_aligned_and_do_not_overlap(pool: Pool) -> None:

@@ -9,9 +9,8 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device, Stream
 
-from .support import MIB
+from .support import KIB, MIB
 
-KIB = 1 << 10
 # Eight classes to a doubling.
 CLASSES = [(9 + step) * part * KIB // 16 for part in (512, 1024) for step in range(8)]
 
@@ -47,6 +46,21 @@ def test_the_last_of_a_class_stays(pool: Pool, stream: Stream) -> None:
     assert come_and_go(pool, stream, CLASSES) == 0
 
 
+@pytest.mark.parametrize("bytes_of_cache", [32 * MIB, 8 * MIB, MIB])
+def test_a_block_of_a_16th_of_a_cache_leaves_at_once(
+    pool: Pool, stream: Stream, bytes_of_cache: int
+) -> None:
+    pool.configure(cache_bytes=bytes_of_cache, batch_alloc_count=1)
+    large = bytes_of_cache // 16
+    small = large * 7 // 8
+    come_and_go(pool, stream, [small, large])
+    assert pool.stats().cached >= small
+    assert come_and_go(pool, stream, [small]) == 0
+    before = pool.stats().shelf_hits
+    assert come_and_go(pool, stream, [large]) == 1
+    assert pool.stats().shelf_hits == before + 1
+
+
 def test_one_very_large_block_leaves_the_others_where_they_are(pool: Pool, stream: Stream) -> None:
     small = [512 * KIB] * 60
     come_and_go(pool, stream, small)
@@ -68,3 +82,25 @@ def test_a_cache_follows_a_bound_that_falls(pool: Pool, stream: Stream) -> None:
     pool.configure(cache_bytes=4 * MIB)
     come_and_go(pool, stream, [512 * KIB])
     assert pool.stats().cached <= 4 * MIB
+
+
+@pytest.mark.sim_only
+def test_what_another_stream_has_done_with_comes_in_batches(
+    pool: Pool, device: Device, stream: Stream
+) -> None:
+    size, count = 16 * KIB, 256
+    come_and_go(pool, stream, [size] * count)
+    pool.step()  # marks what is shelved
+    device.synchronize()
+    pool.reset_stats()
+    with device.stream() as other:
+        blocks = [pool.malloc(size, other) for _ in range(count // 2)]
+        stats = pool.stats()
+        assert stats.growth_hits == 0
+        assert stats.other_hits > 0
+        assert stats.cache_misses <= count // 2 // 8
+        # The stream that had them keeps some: half of what there was each time.
+        assert come_and_go(pool, stream, [size] * 32) == 0
+        for address in blocks:
+            pool.free(address)
+    assert pool.check_invariants() == ""

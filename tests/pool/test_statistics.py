@@ -27,7 +27,7 @@ def test_counters_and_usage(pool: Pool, device: Device) -> None:
 
 @pytest.mark.sim_only
 def test_every_tier_counts_what_it_serves(pool: Pool, device: Device) -> None:
-    pool.configure(limit=32 * MIB, thread_cache_max_blocks=1)
+    pool.configure(limit=34 * MIB)
     tiers = ["cache", "shelf", "idle", "other", "wait", "remap", "growth"]
 
     def served() -> list[str]:
@@ -39,12 +39,13 @@ def test_every_tier_counts_what_it_serves(pool: Pool, device: Device) -> None:
         return [tier for tier, count in hits.items() for _ in range(count)]
 
     with device.stream() as stream, device.stream() as other:
+        small = pool.malloc(4096, stream)
+        assert served() == ["growth"]
+        pool.free(small)
+        small = pool.malloc(4096, stream)
+        assert served() == ["cache"]
         blocks = [pool.malloc(4 * MIB, stream) for _ in range(4)]
         assert served() == ["growth"] * 4
-        pool.free(blocks.pop())
-        blocks.append(pool.malloc(4 * MIB, stream))
-        assert served() == ["cache"]
-        pool.configure(thread_cache_max_blocks=0)
         pool.free(blocks.pop())
         blocks.append(pool.malloc(4 * MIB, stream))
         assert served() == ["shelf"]
@@ -66,7 +67,7 @@ def test_every_tier_counts_what_it_serves(pool: Pool, device: Device) -> None:
         device.synchronize()
         blocks.append(pool.malloc(8 * MIB, other))
         assert served() == ["remap"]
-        for address in blocks:
+        for address in [small, *blocks]:
             pool.free(address)
 
 
