@@ -24,8 +24,8 @@ struct Use {
     bool is_over(bool wait) const {
         if (graph != nullptr) return graph->over();
         if (shelf == nullptr) return false;
-        const std::lock_guard guard(shelf->lock);
-        if (wait) shelf->marks.wait();
+        std::unique_lock guard(shelf->lock);
+        if (wait) shelf->wait(guard);
         return shelf->is_past(point);
     }
 };

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -93,6 +94,7 @@ class Marks {
         }
         covered_ = open_++;
         recorded_.emplace_back(covered_, event);
+        if (recorded_.size() > kUnasked) ask();  // else a stream that only frees has ever more
         return true;
     }
     // Asks the driver about the oldest marks until one has not passed. Never waits.
@@ -102,13 +104,21 @@ class Marks {
             pass_oldest();
         }
     }
-    // Waits for all that are recorded. False: the driver refuses.
-    bool wait() {
-        if (recorded_.empty()) return true;
-        if (events_.call().cuEventSynchronize(recorded_.back().second) != CUDA_SUCCESS)
-            return false;
-        while (!recorded_.empty()) pass_oldest();
-        return true;
+    // The last event, for one thread to wait for without the lock that guards the marks: until it
+    // is back nobody records it anew.
+    using Lent = std::pair<Number, CUevent>;
+    std::optional<Lent> lend_last() {
+        if (recorded_.empty()) return {};
+        lent_ = recorded_.back().first;
+        return recorded_.back();
+    }
+    void take_back(const Lent& last, bool has_passed) {
+        lent_ = 0;
+        if (passed_ >= last.first) {
+            events_.give(last.second);  // somebody has asked meanwhile
+        } else if (has_passed) {
+            pass(last.first);
+        }
     }
     // The stream waits for the first mark that covers this number.
     bool wait_on_gpu(Number number, CUstream stream) {
@@ -136,9 +146,11 @@ class Marks {
     void forget() { recorded_.clear(); }
 
   private:
+    static constexpr std::size_t kUnasked = 8;
+
     void pass_oldest() {
         passed_ = recorded_.front().first;
-        events_.give(recorded_.front().second);
+        if (passed_ != lent_) events_.give(recorded_.front().second);
         recorded_.pop_front();
     }
 
@@ -146,6 +158,7 @@ class Marks {
     Number open_ = 1;
     Number covered_ = 0;  // the last one with an event, or passed without
     Number passed_ = 0;
+    Number lent_ = 0;  // of the event that somebody waits for
     std::deque<std::pair<Number, CUevent>> recorded_;
 };
 

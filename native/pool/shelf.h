@@ -15,7 +15,7 @@
 namespace vramkit::pool {
 
 // Under its own lock, which is taken after the pool's and before owner words. Driver calls are made
-// with it only to record marks, to ask and to wait for them.
+// with it only to record marks and to ask for them.
 class Shelf {
   public:
     struct Shelved {
@@ -154,6 +154,16 @@ class Shelf {
         if (!marks.is_recorded(point) && can_mark()) record();
         marks.ask();
         return marks.has_passed(point);
+    }
+    // Waits for all that has a mark, without this lock but with the pool's: the stream's threads go
+    // on meanwhile, and nobody else waits.
+    void wait(std::unique_lock<BriefMutex>& guard) {
+        const std::optional<Marks::Lent> last = marks.lend_last();
+        if (!last) return;
+        guard.unlock();
+        const bool done = marks.call().cuEventSynchronize(last->second) == CUDA_SUCCESS;
+        guard.lock();
+        marks.take_back(*last, done);
     }
     // The stream is about to go: the last mark, while it lives.
     void end() {

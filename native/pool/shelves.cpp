@@ -25,9 +25,9 @@ void Pool::collect_all(Wait wait) {
     for (Known& each : streams_) {
         if (each.shelf == nullptr) continue;
         Shelf& shelf = *each.shelf;
-        const std::lock_guard guard(shelf.lock);
+        std::unique_lock guard(shelf.lock);
         shelf.mark();
-        wait == Wait::no ? shelf.marks.ask() : static_cast<void>(shelf.marks.wait());
+        wait == Wait::no ? shelf.marks.ask() : shelf.wait(guard);
         for (ClassIndex index = 0; index < kClasses; ++index) collect(shelf, index, kAll);
     }
     drop_ended();

@@ -133,7 +133,8 @@ BlockRef Pool::take_of_others(Cache& cache, ClassIndex index) {
             shelf.marks.ask();
         }
         const Cache::Entered entered(cache);
-        std::size_t more = std::min(shelf.bins[index].blocks.size() / 2, room_for(cache, index));
+        const std::size_t held = shelf.bins[index].blocks.size();
+        std::size_t more = std::min((held - 1) / 2, room_for(cache, index));
         if (is_large(index) || cache.ended || !cache.try_to_make_room(index, more)) more = 0;
         std::vector<BlockRef> blocks;
         blocks.reserve(1 + more);

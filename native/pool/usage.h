@@ -89,14 +89,19 @@ class Usage {
     }
     std::int64_t peak() {
         const std::lock_guard guard(lock_);
-        look_at_all();
+        const AllVisited all(caches_);
+        // Allowances stay as they are: whoever asks often disturbs nobody.
+        if (const std::int64_t risen = sum() - peak_; risen > 0) {
+            peak_ += risen;
+            left_.fetch_add(risen, std::memory_order_relaxed);
+        }
         return peak_;
     }
     void reset_peak() {
         const std::lock_guard guard(lock_);
         const AllVisited all(caches_);
         const std::int64_t live = sum();
-        share_out(live, live);
+        start_from(live, live);
     }
 
   private:
@@ -110,7 +115,7 @@ class Usage {
     }
     void look_at_all() {
         const AllVisited all(caches_);
-        share_out(sum(), peak_);
+        start_from(sum(), peak_);
     }
     // With all words.
     std::int64_t sum() const {
@@ -118,13 +123,11 @@ class Usage {
         for (const Cache* each : caches_) live += each->live;
         return live;
     }
-    // With all words.
-    void share_out(std::int64_t live, std::int64_t peak) {
+    // With all words. Whoever works soon takes its part: those that do not get none.
+    void start_from(std::int64_t live, std::int64_t peak) {
         peak_ = std::max(peak, live);
-        const std::int64_t part = part_of(peak_ - live);
-        const auto count = static_cast<std::int64_t>(caches_.size());
-        left_.store(peak_ - live - count * part, std::memory_order_relaxed);
-        for (Cache* each : caches_) allow(*each, each->live + part + kSlack);
+        left_.store(peak_ - live, std::memory_order_relaxed);
+        for (Cache* each : caches_) allow(*each, each->live + kSlack);
     }
 
     std::mutex lock_;

@@ -422,6 +422,35 @@ TEST(what_is_freed_while_another_thread_waits_for_the_card_is_not_taken_for_done
     check_order(card);
 }
 
+TEST(what_is_freed_while_another_thread_waits_for_the_stream_is_not_taken_for_done) {
+    const Card card;
+    Config config;
+    config.cache_bytes = kMiB;  // every free of a page gets its mark
+    const auto pool = open_pool(card, config);
+    const StreamRef stream = card.stream(false);
+    const std::uint64_t early = must_malloc(*pool, kPage, stream);
+    std::vector<std::uint64_t> late(20);
+    for (std::uint64_t& block : late) block = must_malloc(*pool, kPage, stream);
+    card.use(early, kPage, stream);
+    Gate gate(card, stream);
+    must_free(*pool, early, stream);
+    std::future<std::uint64_t> released =
+        std::async(std::launch::async, [&] { return pool->trim(true); });
+    wait_for_call(card, "cuEventSynchronize", released);
+    card.occupy(stream);
+    for (const std::uint64_t block : late) {
+        card.use(block, kPage, stream);
+        must_free(*pool, block, stream);
+    }
+    CHECK(card.calls("cuEventQuery") > 0);  // so that many marks are not left unasked
+    gate.open();
+    CHECK(released.get() >= kPage);
+    pool->trim(true);
+    CHECK_EQUAL(pool->stats().reserved, std::uint64_t{0});
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+    check_order(card);
+}
+
 TEST(threads_and_streams_in_random_order_never_break_the_order) {
     const Card card;
     Config config;

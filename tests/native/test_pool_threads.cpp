@@ -65,35 +65,39 @@ TEST(memory_that_a_thread_with_a_later_clock_made_idle_goes_back_too) {
     CHECK_EQUAL(pool->trim(false), 8 * kMiB);
 }
 
-TEST(hot_paths_go_on_while_another_thread_holds_the_locks) {
+TEST(hot_paths_go_on_while_another_thread_waits_with_the_pools_lock) {
     const Card card;
     const auto pool = open_pool(card);
     const StreamRef waited_for = card.stream(true), other = card.stream(true);
-    // As many as a cache holds, and more: those are shelved and come back, with the lock of that
-    // shelf alone.
+    // As many as a cache holds, and more, and a large one: those are shelved and come back, with
+    // the lock of that shelf alone.
     std::vector<std::uint64_t> few(60), many(100);
-    for (std::uint64_t& block : few) block = must_malloc(*pool, 4096, waited_for);
-    for (std::uint64_t& block : many) block = must_malloc(*pool, 4096, other);
+    for (std::uint64_t& block : few) block = must_malloc(*pool, 4096, other);
+    for (std::uint64_t& block : many) block = must_malloc(*pool, 4096, waited_for);
+    std::uint64_t large = must_malloc(*pool, 5 * kMiB, waited_for);
     must_free(*pool, must_malloc(*pool, 3 * kMiB, waited_for));
     Gate gate(card, waited_for);
-    // With the pool's lock and that of the stream's shelf, until the stream gets on.
+    // With the pool's lock, until the stream gets on.
     std::future<std::uint64_t> trimmed =
         std::async(std::launch::async, [&] { return pool->trim(true); });
     wait_for_call(card, "cuEventSynchronize", trimmed);
     gpu::sim().reset_call_counts();
-    // Whoever takes one of the two never comes back: the gate opens after this.
+    // Whoever takes it never comes back: the gate opens after this.
     for (int round = 0; round < 10; ++round) {
         for (const std::uint64_t block : few) must_free(*pool, block);
         for (const std::uint64_t block : many) must_free(*pool, block);
-        for (std::uint64_t& block : few) block = must_malloc(*pool, 4096, waited_for);
-        for (std::uint64_t& block : many) block = must_malloc(*pool, 4096, other);
+        must_free(*pool, large);
+        for (std::uint64_t& block : few) block = must_malloc(*pool, 4096, other);
+        for (std::uint64_t& block : many) block = must_malloc(*pool, 4096, waited_for);
+        large = must_malloc(*pool, 5 * kMiB, waited_for);
     }
     CHECK_EQUAL(gpu::text_of(gpu::sim().call_counts),
-                std::string("{\"simBlockAlloc\":1600,\"simBlockFree\":1600}"));
+                std::string("{\"simBlockAlloc\":1610,\"simBlockFree\":1610}"));
     gate.open();
     CHECK(trimmed.get() > 0);
     for (const std::uint64_t block : few) must_free(*pool, block);
     for (const std::uint64_t block : many) must_free(*pool, block);
+    must_free(*pool, large);
     CHECK_EQUAL(pool->check_invariants(), std::string());
     check_order(card);
 }

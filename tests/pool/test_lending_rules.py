@@ -10,7 +10,7 @@ from vramkit import Pool
 from vramkit.driver import ClosedError, Device, Simulator, Stream
 
 from .graphs import Graphs
-from .lending import SIZE, is_held, lent, taken_by
+from .lending import SECOND, SIZE, is_held, lent, taken_by
 from .support import Foreign, all_ended, run
 
 # Streams that end
@@ -166,9 +166,10 @@ def test_a_pool_with_a_lent_block_does_not_close(
     ],
 )
 def test_what_cannot_be_lent(
-    pool: Pool, other: Stream, address: Any, error: type[Exception], words: str
+    pool: Pool, device: Device, other: Stream, address: Any, error: type[Exception], words: str
 ) -> None:
     block = pool.malloc(SIZE)
+    device.kernels.spin(SECOND, stream=other)
     with pytest.raises(error, match=words):
         pool.also_used_on(address(block), other)
     pool.free(block)
