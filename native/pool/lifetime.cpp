@@ -73,10 +73,9 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
     pool->large_ = std::make_unique<LargeBlocks>(*pool->pages_);
     pool->slabs_ = std::make_unique<Slabs>(*pool->pages_, pool->records_);
     if (config.background) {
-        const std::lock_guard guard(pool->lock_);
-        // The first requests find it mapped; unused it goes back with time.
+        // The first requests find it mapped; unused it goes back with time, which begins here.
         pool->segment_wanted_ = true;
-        pool->map_ahead();
+        pool->step();
     }
     // From here on other threads may tell it of streams.
     register_pool(pool->id_, *pool);

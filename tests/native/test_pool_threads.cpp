@@ -72,8 +72,8 @@ TEST(hot_paths_go_on_while_another_thread_waits_with_the_pools_lock) {
     // As many as a cache holds, and more, and a large one: those are shelved and come back, with
     // the lock of that shelf alone.
     std::vector<std::uint64_t> few(60), many(100);
-    for (std::uint64_t& block : few) block = must_malloc(*pool, 4096, other);
     for (std::uint64_t& block : many) block = must_malloc(*pool, 4096, waited_for);
+    for (std::uint64_t& block : few) block = must_malloc(*pool, 4096, other);
     std::uint64_t large = must_malloc(*pool, 5 * kMiB, waited_for);
     must_free(*pool, must_malloc(*pool, 3 * kMiB, waited_for));
     Gate gate(card, waited_for);
