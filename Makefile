@@ -23,7 +23,7 @@ export PIP_ROOT_USER_ACTION := ignore
 
 help:
 	@echo "make demo       set up, then a short guided run (the GPU that is there, else a simulated one)"
-	@echo "make test       set up, lint, native tests, Python tests"
+	@echo "make test       set up, lint, native tests, Python tests, native tests under sanitizers"
 	@echo "make sanitize   native tests under address/undefined-behaviour and thread sanitizers"
 	@echo "make format     lay out Python and C++ sources"
 	@echo "make benchmarks build the native benchmarks"
@@ -65,7 +65,7 @@ $(VENV)/package: $(VENV)/requirements-build.txt $(VENV)/requirements-run.txt \
 	$(BIN)/pip install --verbose --no-deps --no-build-isolation --editable .
 	@cp -f $(EDITABLE)/_core.pyi src/vramkit/_core.pyi
 
-test: lint test-native test-python
+test: lint test-native test-python sanitize
 
 lint: setup
 	@echo "==> lint"

@@ -117,6 +117,7 @@ Cache* Pool::make_cache(std::uint32_t number) {
     remember_cache(id_, cache);
     const std::vector<Cache*> mine = caches_of_this_thread(id_);
     for (Cache* each : mine) set_bounds(*each, mine.size());
+    if (mine.size() > 1) usage_.share_slack(mine);
     return cache;
 }
 

@@ -82,10 +82,7 @@ Counters Pool::add_up() {
 // asked for in the last interval.
 Pool::Free Pool::free_memory() {
     Free free;
-    ClassIndex largest = std::max(largest_, largest_before_);
-    std::optional<AllVisited<decltype(caches_)>> visited(caches_);
-    for (const auto& cache : caches_) largest = std::max(largest, cache->largest);
-    const std::uint64_t wanted = class_bytes(largest);
+    std::uint64_t wanted = 0;
     const auto count = [&](std::uint64_t bytes, std::uint64_t blocks, std::uint64_t& where) {
         if (blocks == 0) return;
         where += bytes * blocks;
@@ -98,12 +95,17 @@ Pool::Free Pool::free_memory() {
         if (!is_large(index)) return count(class_bytes(index), blocks.size(), where);
         for (const auto& each : blocks) count(ref(each).bytes(), 1, where);
     };
-    for (const auto& cache : caches_) {
-        for (ClassIndex index = 0; index <= cache->top; ++index) {
-            count_bin(index, cache->bins[index].blocks, std::identity(), free.cached);
+    {
+        const AllVisited visited(caches_);
+        ClassIndex largest = std::max(largest_, largest_before_);
+        for (const auto& cache : caches_) largest = std::max(largest, cache->largest);
+        wanted = class_bytes(largest);
+        for (const auto& cache : caches_) {
+            for (ClassIndex index = 0; index <= cache->top; ++index) {
+                count_bin(index, cache->bins[index].blocks, std::identity(), free.cached);
+            }
         }
     }
-    visited.reset();
     for (auto* list : {&streams_, &captures_}) {
         for (Known& each : *list) {
             if (each.shelf == nullptr) continue;
@@ -123,6 +125,9 @@ Pool::Free Pool::free_memory() {
     if (wanted >= kPage) free.unusable += free.spans;
     free.extents = extents_->idle();
     if (wanted >= kPage) free.unusable += extents_->idle_smaller_than(wanted);
+    for (const auto& [address, segment] : slabs_->segments()) {
+        free.largest = std::max(free.largest, segment->longest_free() * kSpan);
+    }
     free.largest = std::max(free.largest, extents_->largest_idle());
     return free;
 }
@@ -183,6 +188,20 @@ void Pool::reset_stats() {
     peak_reserved_ = extents_->mapped() + direct_.bytes();
 }
 
+// By stream, as far as threads that are there tell.
+std::pair<std::uint64_t, std::int64_t> Pool::holds_most_in_use() {
+    std::unordered_map<std::uint64_t, std::int64_t> by_stream;
+    {
+        const AllVisited visited(caches_);
+        for (const auto& cache : caches_) by_stream[cache->stream.id] += cache->live;
+    }
+    std::pair<std::uint64_t, std::int64_t> most{};
+    for (const auto& each : by_stream) {
+        if (each.second > most.second) most = each;
+    }
+    return most;
+}
+
 std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
     const Free free = free_memory();
     size_t card_free = 0, card = 0;
@@ -196,6 +215,19 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
                        mib(free.slabs + free.spans + free.extents) +
                        " idle; the largest free piece has " + mib(free.largest) +
                        ". The card has " + mib(card_free) + " of " + mib(card) + " free.";
+    if (bytes > card) return text + " No block can be larger than the card.";
+    if (bytes > most_bytes_) {
+        return text + " No block can be larger than the limit of " + mib(config_.limit) +
+               ": raise limit=.";
+    }
+    const auto name = [](std::uint64_t stream) {
+        return stream == kLegacyStreamId ? std::string("the legacy default stream")
+                                         : "stream " + std::to_string(stream);
+    };
+    if (const auto [stream, held] = holds_most_in_use(); held >= static_cast<std::int64_t>(kPage)) {
+        text += " Most of what is in use is of " + name(stream) + ": " +
+                mib(static_cast<std::uint64_t>(held)) + ".";
+    }
     // Who holds most of what cannot be had.
     std::uint64_t most = 0, holder = 0, arena = 0, unmarked = lending_.bytes_awaiting_card();
     for (auto* list : {&streams_, &captures_}) {
@@ -213,11 +245,7 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
             }
         }
     }
-    if (most > 0) {
-        text += holder == kLegacyStreamId ? std::string(" The legacy default stream")
-                                          : " Stream " + std::to_string(holder);
-        text += " holds most of what waits: " + mib(most) + ".";
-    }
+    if (most > 0) text += " Most of what waits is of " + name(holder) + ": " + mib(most) + ".";
     if (unmarked > 0) {
         text += " Up to " + mib(unmarked) +
                 " were freed on raw streams that may be gone: release_all() waits for the card.";
@@ -226,7 +254,7 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
     if (config_.limit > 0) text += " The limit is " + mib(config_.limit) + ".";
     if (cause.call.empty() && config_.limit > 0) {
         text += " Raise limit=, or free blocks.";
-    } else if (free.shelved > 0) {
+    } else if (free.shelved >= kPage) {
         text += " Work under way holds what waits: synchronise, or free earlier.";
     } else if (live + (live >> 3) >= card) {
         text += " What is in use does not fit the card: free blocks.";

@@ -1,6 +1,7 @@
 // Blocks below 2 MiB: segments of mapped memory, cut into slabs of equal blocks.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bitset>
 #include <cstdint>
@@ -30,6 +31,14 @@ struct Segment {
             if (run == count) return i + 1 - count;
         }
         return spans;
+    }
+    std::size_t longest_free() const {
+        std::size_t run = 0, longest = 0;
+        for (std::size_t i = 0; i < spans; ++i) {
+            run = used[i] ? 0 : run + 1;
+            longest = std::max(longest, run);
+        }
+        return longest;
     }
 };
 

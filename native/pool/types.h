@@ -229,6 +229,7 @@ struct alignas(64) Cache {
     std::int64_t live = 0;         // bytes handed out less bytes taken back
     std::int64_t allowance = 0;    // up to which `live` is no news (usage.h)
     std::int64_t spare_below = 0;  // below which the allowance is too much
+    std::int64_t slack = 0;        // of it, what is not of the peak; with the lock of usage
     std::uint64_t spilled = 0;     // bytes since it was turned over
     ClassIndex top = 0;            // no class above it has blocks here
     std::uint64_t worth = kMuch;   // bytes that the last block of a class may have (shelve_bytes)

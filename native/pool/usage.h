@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "pool/types.h"
@@ -13,9 +14,9 @@ namespace vramkit::pool {
 
 // Each cache counts what its thread took and gave back. It may rise to its allowance, and fall some
 // way below it, without a word: the hot path reads nothing that others write. The allowances and
-// what is left over add up to the peak and 64 KiB for each cache:
+// what is left over add up to the peak and 64 KiB for each thread, shared by its caches:
 //
-//   sum of allowances + counts of caches that are gone + left = peak + caches * 64 KiB
+//   sum of allowances + counts of caches that are gone + left = peak + sum of slacks
 //
 // so users never hold more than the peak by more than that unseen. A cache that needs more takes
 // from what is left, one that has far too much gives some back: one atomic operation, now and then.
@@ -33,7 +34,16 @@ class Usage {
         const std::lock_guard guard(lock_);
         caches_.push_back(&cache);
         parts_.fetch_add(1, std::memory_order_relaxed);
+        cache.slack = kSlack;
         allow(cache, kSlack);
+    }
+    // The caches of one thread have its 64 KiB together.
+    void share_slack(const std::vector<Cache*>& of_thread) {
+        const std::lock_guard guard(lock_);
+        const std::int64_t each = kSlack / static_cast<std::int64_t>(of_thread.size());
+        std::int64_t less = 0;
+        for (Cache* cache : of_thread) less += std::exchange(cache->slack, each) - each;
+        take_slack(less);
     }
     // The cache goes; what it counted stays.
     void remove(Cache& cache) {
@@ -41,12 +51,11 @@ class Usage {
         {
             const Cache::Visited visited(cache);
             gone_ += cache.live;
-            left_.fetch_add(cache.allowance - kSlack - cache.live, std::memory_order_relaxed);
+            left_.fetch_add(cache.allowance - cache.live, std::memory_order_relaxed);
         }
         std::erase(caches_, &cache);
         parts_.fetch_sub(1, std::memory_order_relaxed);
-        // What it held by its 64 KiB alone was never seen.
-        if (left_.load(std::memory_order_relaxed) < 0) look_at_all();
+        take_slack(cache.slack);
     }
     // With the cache's owner word, after `live` rose. False: claim() must follow, without it.
     bool rise(Cache& cache) {
@@ -113,6 +122,10 @@ class Usage {
         const std::int64_t part = part_of(left_.load(std::memory_order_relaxed));
         cache.spare_below = bytes - kSpareParts * (part + kSlack);
     }
+    // What was held by it alone was never seen.
+    void take_slack(std::int64_t bytes) {
+        if (left_.fetch_sub(bytes, std::memory_order_relaxed) < bytes) look_at_all();
+    }
     void look_at_all() {
         const AllVisited all(caches_);
         start_from(sum(), peak_);
@@ -127,7 +140,7 @@ class Usage {
     void start_from(std::int64_t live, std::int64_t peak) {
         peak_ = std::max(peak, live);
         left_.store(peak_ - live, std::memory_order_relaxed);
-        for (Cache* each : caches_) allow(*each, each->live + kSlack);
+        for (Cache* each : caches_) allow(*each, each->live + each->slack);
     }
 
     std::mutex lock_;

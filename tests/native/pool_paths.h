@@ -217,6 +217,40 @@ inline const Path kPaths[] = {
              gpu::sim().advance(kSecond / 10);
          }
      }},
+    {"blocks that another stream uses too",
+     "cuEventRecord",
+     {},
+     nothing,
+     [](Bench& b) {
+         b.take(kSmall, b.told, 2);
+         b.take(kLarge, b.raw, 2);
+         b.finish();
+         for (const Bench::Held& block : b.live) {
+             Failure why;
+             const StreamRef& user = block.stream.id == b.told.id ? b.raw : b.told;
+             // Nobody may use what the pool was not told of.
+             if (!b.pool->also_used_on(block.address, user, why)) continue;
+             b.card.try_to_use(block.address, block.bytes, user);
+         }
+         b.give();
+         b.take(kLarge, b.told, 2);
+         gpu::sim().advance(kSecond);
+         b.pool->step();
+         b.give();
+     }},
+    {"memory that is taken at once", "cuMemFree_v2", with([](Config& c) {
+         c.nvtx = true;
+         c.limit = 32 * kMiB;
+     }),
+     fill,
+     [](Bench& b) {
+         b.take(kSmall, b.raw, 12);
+         b.take(kLarge, b.told, 4);
+         b.give(false);
+         b.take(9 * kMiB, b.told);
+         b.give();
+         b.pool->trim(true);
+     }},
     {"streams that end", "cuEventRecord", {}, nothing, end_streams},
     {"a capture and its graph", "cuGraphRetainUserObject", {}, nothing, capture},
     {"large blocks straight from the driver", "cuMemFree_v2",

@@ -1,5 +1,5 @@
-// The peak by allowances: exact to 64 KiB a cache; what all share is seldom touched, and all caches
-// are hardly ever looked at.
+// The peak by allowances: exact to 64 KiB a thread; what all share is seldom touched, and all
+// caches are hardly ever looked at.
 #include "pool/usage.h"
 
 #include <algorithm>
@@ -146,6 +146,29 @@ TEST(threads_that_end_are_counted_however_little_each_held) {
     }
     CHECK_EQUAL(usage.live(), std::int64_t{0});
     CHECK(usage.peak() >= kThreads * kBytes - 2 * Usage::kSlack);
+}
+
+TEST(the_caches_of_one_thread_have_one_slack) {
+    Usage usage;
+    std::vector<std::unique_ptr<Cache>> caches;
+    std::vector<Cache*> of_thread;
+    constexpr std::int64_t kCaches = 200, kBytes = 60'000;
+    for (std::int64_t i = 0; i < kCaches; ++i) {
+        caches.push_back(std::make_unique<Cache>());
+        of_thread.push_back(caches.back().get());
+        usage.add(*caches.back());
+        usage.share_slack(of_thread);
+        caches.back()->live = kBytes;
+        if (!usage.rise(*caches.back())) usage.claim(*caches.back());
+    }
+    for (const auto& cache : caches) {
+        cache->live = 0;
+        usage.fall(*cache);
+    }
+    CHECK(usage.peak() >= kCaches * kBytes - Usage::kSlack);
+    for (const auto& cache : caches) usage.remove(*cache);
+    CHECK(usage.peak() >= kCaches * kBytes - Usage::kSlack);
+    CHECK(usage.peak() <= kCaches * kBytes);
 }
 
 TEST(threads_that_do_nothing_keep_nothing_from_those_that_work) {

@@ -204,6 +204,7 @@ def test_out_of_memory_says_what_was_asked_for_and_where_the_memory_is(pool: Poo
     assert "Pool.malloc failed: CUDA_ERROR_OUT_OF_MEMORY (2)" in text
     assert f"asked for {60 * MIB} bytes (60 MiB)" in text
     assert "20 MiB are in use" in text
+    assert "Most of what is in use is of the legacy default stream: 20 MiB." in text
     assert "The limit is 64 MiB" in text
     pool.free(used)
     pool.free(pool.malloc(60 * MIB))  # and the pool goes on
@@ -212,9 +213,20 @@ def test_out_of_memory_says_what_was_asked_for_and_where_the_memory_is(pool: Poo
 def test_what_no_card_could_hold_costs_the_others_nothing(pool: Pool) -> None:
     pool.free(pool.malloc(4096))
     cached = pool.stats().cached
-    with pytest.raises(OutOfMemoryError, match="asked for 1099511627776 bytes"):
+    with pytest.raises(OutOfMemoryError, match="asked for 1099511627776 bytes .* than the card"):
         pool.malloc(1 << 40)
+    pool.configure(limit=64 * MIB)
+    with pytest.raises(OutOfMemoryError, match="larger than the limit of 64 MiB: raise limit="):
+        pool.malloc(65 * MIB)
     assert pool.stats().cached == cached > 0
+
+
+def test_the_largest_free_piece_may_lie_in_a_segment(pool: Pool) -> None:
+    pool.configure(limit=2 * MIB)
+    small = pool.malloc(4096)
+    with pytest.raises(OutOfMemoryError, match="1 MiB idle; the largest free piece has 1 MiB"):
+        pool.malloc(2 * MIB)
+    pool.free(small)
 
 
 def test_close_needs_an_empty_pool_and_gives_everything_back(device: Device) -> None:

@@ -80,6 +80,16 @@ def test_peak_usage_is_exact_to_64_kib(pool: Pool) -> None:
     assert pool.stats().peak_usage == 0
 
 
+def test_peak_usage_is_exact_to_64_kib_whatever_the_streams(pool: Pool, device: Device) -> None:
+    streams = [device.stream() for _ in range(100)]
+    blocks = [pool.malloc(60_000, stream) for stream in streams]
+    for address in blocks:
+        pool.free(address)
+    assert 6_000_000 - 65_536 <= pool.stats().peak_usage <= 6_000_000
+    for stream in streams:
+        stream.close()
+
+
 def test_reset_stats_keeps_usage(pool: Pool) -> None:
     address = pool.malloc(5000)
     pool.reset_stats()

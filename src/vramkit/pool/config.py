@@ -157,7 +157,7 @@ class PoolStats(msgspec.Struct, frozen=True):
     current_usage: int
     """Asked for and not freed."""
     peak_usage: int
-    """Exact to 64 KiB a thread and stream."""
+    """Exact to 64 KiB a thread."""
     reserved: int
     """Taken from the driver."""
     peak_reserved: int
