@@ -12,6 +12,17 @@
 namespace nb = nanobind;
 
 namespace vramkit {
+namespace {
+
+[[noreturn]] void refuse_answer(nb::handle object, nb::handle answer) {
+    std::string message = nb::type_name(object.type()).c_str();
+    message += ".__cuda_stream__() must return (version, handle), the handle an integer of 0 or ";
+    message += "more that fits 64 bits, not ";
+    message += nb::repr(answer).c_str();
+    throw nb::type_error(message.c_str());
+}
+
+}  // namespace
 
 Stream::Stream(std::shared_ptr<Device> device, CUstream handle, uint64_t id, Ownership ownership)
     : device_(std::move(device)),
@@ -64,13 +75,20 @@ CUstream stream_handle(nb::handle object) {
         throw nb::type_error(message.c_str());
     }
     const nb::object answer = object.attr("__cuda_stream__")();
-    if (!nb::isinstance<nb::tuple>(answer) || nb::len(answer) != 2) {
-        throw nb::type_error("__cuda_stream__() must return (version, handle)");
-    }
-    if (!nb::isinstance<nb::int_>(answer[0]) || nb::cast<int64_t>(answer[0]) != 0) {
+    if (!nb::isinstance<nb::tuple>(answer) || nb::len(answer) != 2) refuse_answer(object, answer);
+    int64_t version = 0;
+    if (!nb::isinstance<nb::int_>(answer[0]) || !nb::try_cast(nb::object(answer[0]), version) ||
+        version != 0) {
         throw nb::value_error("only version 0 of the __cuda_stream__ protocol is known");
     }
-    return reinterpret_cast<CUstream>(nb::cast<uintptr_t>(answer[1]));
+    // Objects of other libraries that stand for a handle convert as well; text would too.
+    const nb::object handle = answer[1];
+    uintptr_t number = 0;
+    if (nb::isinstance<nb::str>(handle) || nb::isinstance<nb::bytes>(handle) ||
+        !nb::try_cast(handle, number)) {
+        refuse_answer(object, answer);
+    }
+    return reinterpret_cast<CUstream>(number);
 }
 
 }  // namespace vramkit

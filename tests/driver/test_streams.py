@@ -55,7 +55,13 @@ def test_foreign_stream_is_used_as_the_stream_it_names(driver: Driver) -> None:
         ("stream", TypeError, "__cuda_stream__, not str"),
         (Foreign(5), TypeError, r"\(version, handle\)"),
         (Foreign((0, 1, 2)), TypeError, r"\(version, handle\)"),
+        (Foreign((0, "x")), TypeError, r"Foreign.*\(version, handle\).*integer.*not \(0, 'x'\)"),
+        (Foreign((0, "0")), TypeError, r"not \(0, '0'\)"),
+        (Foreign((0, None)), TypeError, r"not \(0, None\)"),
+        (Foreign((0, -5)), TypeError, r"not \(0, -5\)"),
+        (Foreign((0, 2**64)), TypeError, r"not \(0, 18446744073709551616\)"),
         (Foreign((1, 0)), ValueError, "version 0"),
+        (Foreign((2**70, 0)), ValueError, "version 0"),
     ],
 )
 def test_what_is_no_stream_is_refused(

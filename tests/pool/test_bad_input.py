@@ -106,6 +106,19 @@ def test_a_handle_that_is_no_stream(pool: Pool) -> None:
         pool.malloc(4096, Wrong())
 
 
+@pytest.mark.parametrize("given", ["cuda:0", "", 1.0, [0]])
+def test_things_that_are_no_devices(given: Any) -> None:
+    for use in (lambda: Pool(device=given), lambda: Pool.instance(given)):
+        with pytest.raises(TypeError, match="; it may be a Device, an int or None"):
+            use()
+
+
+@pytest.mark.parametrize("number", [-1, 1000, 2**40, -(2**40)])
+def test_devices_that_do_not_exist(driver: Driver, number: int) -> None:
+    with pytest.raises(DriverError, match="CUDA_ERROR_INVALID_DEVICE"):
+        driver.device(number)
+
+
 def test_use_after_close(pool: Pool) -> None:
     address = pool.malloc(4096)
     pool.free(address)

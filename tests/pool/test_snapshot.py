@@ -15,6 +15,7 @@ from vramkit.pool import Snapshot
 from vramkit.pool.map import figures
 from vramkit.pool.sums import by_class, by_stack, by_state, by_stream
 from vramkit.report.blocks import Figure
+from vramkit.resources import Tracking
 
 from . import layouts
 from .layouts import BASE, MIB
@@ -201,6 +202,31 @@ def test_stacks_are_kept_of_live_blocks_only(pool: Pool, device: Device) -> None
     assert taken.stacks == {kept: ["a.py:1 in f"]}
     assert taken.device == device.name and taken.driver == device.driver.description
     pool.free(kept)
+
+
+@needs_layout
+def test_stacks_of_a_tracking_adaptor(pool: Pool) -> None:
+    with Tracking(pool) as tracking:
+        kept, other = tracking.malloc(5000), pool.malloc(5000)
+        (block,) = tracking.outstanding()
+        stacks = pool.snapshot(stacks=tracking).stacks
+        assert stacks == {kept: [str(frame) for frame in block.stack]}
+        assert stacks[kept][0].endswith(" in test_stacks_of_a_tracking_adaptor")
+        tracking.free(kept)
+        pool.free(other)
+
+
+@needs_layout
+def test_what_is_no_stack_is_refused(pool: Pool) -> None:
+    address = pool.malloc(5000)
+    given: Any
+    for given in ([(address, ["a"])], 5, "abc"):
+        with pytest.raises(TypeError, match="it may be a Tracking adaptor, or a mapping from"):
+            pool.snapshot(stacks=given)
+    for given in ("abc", 5, [5], {"a"}):
+        with pytest.raises(TypeError, match="; it may be a list of lines of text"):
+            pool.snapshot(stacks={address: given})
+    pool.free(address)
 
 
 @needs_layout

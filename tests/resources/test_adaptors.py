@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from vramkit.driver import OutOfMemoryError
@@ -11,6 +14,7 @@ from vramkit.resources import (
     Buffer,
     FailureCallback,
     Limit,
+    Recording,
     Statistics,
     Tracking,
 )
@@ -44,6 +48,22 @@ def test_an_adaptor_that_fails_gives_the_block_back(below: FixedPool) -> None:
     with Failing(below) as adaptor, pytest.raises(RuntimeError, match="no"):
         adaptor.malloc(KIB)
     assert below.live_blocks == 0
+
+
+@pytest.mark.parametrize("upstream", [None, 5, "pool", FixedPool])
+def test_an_upstream_is_a_resource(upstream: Any, tmp_path: Path) -> None:
+    for make in (
+        lambda: Statistics(upstream),
+        lambda: Limit(upstream, 5),
+        lambda: Tracking(upstream),
+        lambda: FailureCallback(upstream, lambda size: False),
+        lambda: Recording(upstream, tmp_path / "trace"),
+    ):
+        with pytest.raises(
+            TypeError, match=r"upstream is .*; it must be a resource, with .*malloc"
+        ):
+            make()
+    assert not (tmp_path / "trace").exists()
 
 
 # Statistics

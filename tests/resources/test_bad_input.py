@@ -107,6 +107,17 @@ def test_things_that_are_no_streams(resource: Resource, stream: object) -> None:
     resource.free(address)
 
 
+@pytest.mark.parametrize("handle", ["x", -5, None])
+def test_handles_that_are_no_numbers(resource: Resource, handle: Any) -> None:
+    class Wrong:
+        def __cuda_stream__(self) -> Any:
+            return 0, handle
+
+    with pytest.raises(TypeError, match=r"Wrong.__cuda_stream__\(\) must return \(version, handle"):
+        resource.malloc(1000, Wrong())
+    check_accounts(resource, [])
+
+
 @pytest.mark.sim_only
 @pytest.mark.sim(devices=2)
 def test_a_stream_of_another_device(resource: Resource, driver: Driver) -> None:

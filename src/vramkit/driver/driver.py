@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from threading import Lock
 from typing import TYPE_CHECKING, Literal
 
@@ -57,8 +58,10 @@ class Driver:
 
     def device(self, ordinal: int = 0) -> Device:
         """The same object for the same ordinal."""
-        # Asked every time: a reset of the simulated GPU may have taken the device away.
-        handle = _core.find_device(self.session, ordinal)
+        ordinal = index(ordinal)
+        # Asked every time: a reset of the simulated GPU may have taken the device away. The driver
+        # refuses a number that is too large; a C int must hold it.
+        handle = _core.find_device(self.session, max(-1, min(ordinal, 2**31 - 1)))
         with self._lock:
             if ordinal not in self._devices:
                 self._devices[ordinal] = Device(self, ordinal, handle)

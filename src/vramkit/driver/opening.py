@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from operator import index
 from pathlib import Path
 from threading import Lock
 
@@ -65,7 +66,13 @@ def profiles() -> list[str]:
 
 def device_of(given: Device | int | None) -> Device:
     """A device, or the one of that number (none: 0) of the driver that open() chooses."""
-    return given if isinstance(given, Device) else open().device(given or 0)
+    if isinstance(given, Device):
+        return given
+    try:
+        ordinal = 0 if given is None else index(given)
+    except TypeError:
+        raise TypeError(f"device is {given!r}; it may be a Device, an int or None") from None
+    return open().device(ordinal)
 
 
 def _open_cuda() -> Driver:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NoReturn
 
 import msgspec
 
@@ -42,7 +42,8 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     decay_ms: int | None = 10_000
     """Memory that nobody needed for so long goes back to the driver; None: never."""
     size_classes: Literal["fine", "seed"] = "fine"
-    """"fine": at most 12.5 % above the request; "seed": thirteen powers of two up to 1 MiB."""
+    """"fine": multiples of 256 bytes up to 2 KiB, then at most 12.5 % above the request; "seed":
+    thirteen powers of two up to 1 MiB."""
     large: Literal["pool", "direct"] = "pool"
     """Blocks above 1 MiB: pooled, or straight from cuMemAlloc and by cuMemFree, which waits."""
     background: bool = True
@@ -62,19 +63,23 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
         ):
             _in_bounds(name, getattr(self, name), 0, "0 or more")
         _in_bounds("batch_alloc_count", self.batch_alloc_count, 1, "1 or more")
-        if not 256 <= self.alignment <= 65536 or self.alignment.bit_count() != 1:
-            raise ValueError(f"alignment is {self.alignment}; it may be 256, 512, 1024, ... 65536")
-        if not 0 <= self.defrag_threshold <= 1:
-            raise ValueError(f"defrag_threshold is {self.defrag_threshold}; it may be 0 to 1")
+        if self.alignment not in _ALIGNMENTS or not _is_integer(self.alignment):
+            _refuse("alignment", self.alignment, "256, 512, 1024, ... 65536")
+        threshold = self.defrag_threshold
+        if not (_is_integer(threshold) or isinstance(threshold, float)) or not 0 <= threshold <= 1:
+            _refuse("defrag_threshold", threshold, "0 to 1")
         _in_time("defrag_interval_ms", self.defrag_interval_ms, "1 or more")
         if self.decay_ms is not None:
             _in_time("decay_ms", self.decay_ms, "None for never, or 1 or more")
         if self.limit is not None:
             _in_bounds("limit", self.limit, 2 * MIB, "None, or 2 MiB (one page) or more")
         if self.size_classes not in ("fine", "seed"):
-            raise ValueError(f'size_classes is {self.size_classes!r}; it may be "fine" or "seed"')
+            _refuse("size_classes", self.size_classes, '"fine" or "seed"')
         if self.large not in ("pool", "direct"):
-            raise ValueError(f'large is {self.large!r}; it may be "pool" or "direct"')
+            _refuse("large", self.large, '"pool" or "direct"')
+        for name in ("enable_stats", "enable_defrag", "background", "nvtx"):
+            if not isinstance(getattr(self, name), bool):
+                _refuse(name, getattr(self, name), "True or False")
         self._refuse_what_does_nothing()
 
     def _refuse_what_does_nothing(self) -> None:
@@ -102,6 +107,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
         return _core.PoolConfig(**settings)
 
 
+_ALIGNMENTS = [1 << power for power in range(8, 17)]
 _BOUNDS_OF_CACHES = {
     "thread_cache_max_blocks": ("cache_bytes", "thread_cache_bytes"),
     "cache_bytes": ("thread_cache_max_blocks", "thread_cache_bytes"),
@@ -113,13 +119,21 @@ def _defaults(kind: type[msgspec.Struct]) -> dict[str, object]:
 
 
 def _in_time(name: str, value: int, words: str) -> None:
-    if not 1 <= value <= 1 << 40:
-        raise ValueError(f"{name} is {value}; it may be {words} milliseconds")
+    if not _is_integer(value) or not 1 <= value <= 1 << 40:
+        _refuse(name, value, f"{words} milliseconds, up to 2^40")
 
 
 def _in_bounds(name: str, value: int, least: int, words: str) -> None:
-    if not least <= value < 1 << 63:
-        raise ValueError(f"{name} is {value}; it may be {words}")
+    if not _is_integer(value) or not least <= value < 1 << 63:
+        _refuse(name, value, f"{words}, below 2^63")
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _refuse(name: str, value: object, words: str) -> NoReturn:
+    raise ValueError(f"{name} is {value!r}; it may be {words}")
 
 
 class PoolStats(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from vramkit.pool.config import PoolConfig, PoolStats
 if TYPE_CHECKING:
     from vramkit.driver import Device
     from vramkit.pool.snapshot import Snapshot
+    from vramkit.resources import Tracking
 
 _instances: dict[tuple[int, int], Pool] = {}
 _lock = Lock()
@@ -81,8 +82,10 @@ class Pool(_core.PoolEngine):
             )
         Console().print(table)
 
-    def snapshot(self, stacks: Mapping[int, Sequence[str]] | None = None) -> Snapshot:
-        """What is where now; `stacks` says by address who asked for a block."""
+    def snapshot(self, stacks: Mapping[int, Sequence[str]] | Tracking | None = None) -> Snapshot:
+        """What is where now; `stacks` says who asked for a block: lines by address, or a Tracking
+        adaptor over this pool.
+        """
         from vramkit.pool.snapshot import take
 
         return take(self, self.layout(), stacks)
@@ -123,8 +126,4 @@ def _configured(base: PoolConfig, settings: dict[str, Any]) -> PoolConfig:
     for name in settings:
         if name not in known:
             raise TypeError(f"a pool has no setting {name!r}; it has {', '.join(known)}")
-    try:
-        values = msgspec.structs.asdict(base) | settings
-        return msgspec.convert(values, PoolConfig)
-    except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from None
+    return PoolConfig(**(msgspec.structs.asdict(base) | settings))

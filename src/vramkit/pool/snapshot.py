@@ -13,6 +13,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from vramkit.pool.pool import Pool
+    from vramkit.resources import Tracking
 
 FORMAT: Final = "vramkit.snapshot"
 VERSION: Final = 1
@@ -167,12 +168,12 @@ class _Head(msgspec.Struct):
 
 
 def take(
-    pool: Pool, layout: Mapping[str, Any], stacks: Mapping[int, Sequence[str]] | None
+    pool: Pool, layout: Mapping[str, Any], stacks: Mapping[int, Sequence[str]] | Tracking | None
 ) -> Snapshot:
     """From what the engine says of its memory; stacks of blocks that are not live are left out."""
     driver = pool.device.driver
     live = {block["address"] for block in layout["blocks"] if block["state"] == "live"}
-    frames = {at: list(lines) for at, lines in (stacks or {}).items() if at in live}
+    frames = {at: lines for at, lines in _lines(stacks).items() if at in live}
     return msgspec.convert(
         {
             "time": datetime.now(UTC),
@@ -185,6 +186,30 @@ def take(
         },
         Snapshot,
     )
+
+
+def _lines(stacks: Mapping[int, Sequence[str]] | Tracking | None) -> dict[int, list[str]]:
+    from vramkit.resources import Tracking
+
+    if stacks is None:
+        return {}
+    if isinstance(stacks, Tracking):
+        return {block.address: list(map(str, block.stack)) for block in stacks.outstanding()}
+    if not isinstance(stacks, Mapping):
+        raise TypeError(
+            f"stacks is of type {type(stacks).__name__}; it may be a Tracking adaptor, or a "
+            "mapping from addresses to lists of lines of text"
+        )
+    for address, lines in stacks.items():
+        if (
+            isinstance(lines, str)
+            or not isinstance(lines, Sequence)
+            or not all(isinstance(line, str) for line in lines)
+        ):
+            raise TypeError(
+                f"the stack of {address!r} is {lines!r}; it may be a list of lines of text"
+            )
+    return {address: list(lines) for address, lines in stacks.items()}
 
 
 def _require_order(what: str, placed: Sequence[Extent | Slab | Block]) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from vramkit._core import DeviceBuffer as Buffer
 from vramkit.driver.errors import ClosedError
+from vramkit.resources.resource import Resource
 
 if TYPE_CHECKING:
     from vramkit.driver import Device
-    from vramkit.resources.resource import Resource
 
 
 class Held(NamedTuple):
@@ -31,6 +31,11 @@ class Adaptor:
     """
 
     def __init__(self, upstream: Resource) -> None:
+        if isinstance(upstream, type) or not isinstance(upstream, Resource):
+            raise TypeError(
+                f"upstream is {upstream!r}; it must be a resource, with device, closed, malloc, "
+                "free, allocate, deallocate and close"
+            )
         self._upstream = upstream
         self._closed = False
         # Taken again by the same thread where the collector drops a Buffer in the middle of it.
