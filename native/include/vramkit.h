@@ -48,7 +48,7 @@ const char* vramkit_version(void);
 typedef struct vramkit_pool vramkit_pool;
 
 typedef enum vramkit_size_classes {
-    VRAMKIT_CLASSES_FINE = 0, /* at most 12.5 % above the request */
+    VRAMKIT_CLASSES_FINE = 0, /* multiples of 256 bytes to 2 KiB, then at most 12.5 % more */
     VRAMKIT_CLASSES_SEED = 1  /* thirteen powers of two up to 1 MiB */
 } vramkit_size_classes;
 
