@@ -89,7 +89,7 @@ GOALS = [
     Goal(
         "fragmentation", "full card, every second block freed, 90 % of it asked", 80, kept="served"
     ),
-    Goal("fragmentation/tidied", "... idle memory joined before (`defragment()`)", 5, kept="served"),
+    Goal("fragmentation/tidied", "... idle memory joined before", 5, kept="served"),
     Goal("burst", "held above the state before a burst, two decay times (of 1 s) later", 64),
     Goal("statistics", "statistics on against off", 5),
     Goal("python/raw", "from Python, malloc + free", 200),

@@ -107,7 +107,10 @@ StreamRef NativeResource::stream(nb::handle object) const {
     }
     // It may be captured; another library's may have ended, and be another one by now.
     const ContextScope scope(*device_);
-    check(device_->session().driver(), pool::identify(device_->call(), result), "cuStreamGetId");
+    const CUresult known = pool::identify(device_->call(), result);
+    const bool gone = known == CUDA_ERROR_INVALID_CONTEXT || known == CUDA_ERROR_INVALID_HANDLE;
+    check(device_->session().driver(), known,
+          gone ? "there is no such stream, or no longer: cuStreamGetId" : "cuStreamGetId");
     return result;
 }
 

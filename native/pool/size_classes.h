@@ -1,8 +1,8 @@
 // Size classes: which sizes of blocks there are, and which of them serves a request.
 //
-// fine   multiples of 256 bytes up to 2 KiB, then eight classes to each doubling. A block is at
-//        most 12.5 % larger than the request (from 256 bytes on), and from the page size on a
-//        multiple of it.
+// fine   multiples of 256 bytes up to 2 KiB, then eight classes to each doubling. From 2 KiB on a
+//        block is at most 12.5 % larger than the request, and from the page size on a multiple of
+//        it.
 // seed   the thirteen powers of two from 256 bytes to 1 MiB; larger requests as in fine.
 #pragma once
 

@@ -102,7 +102,7 @@ def test_a_handle_that_is_no_stream(pool: Pool) -> None:
         def __cuda_stream__(self) -> tuple[int, int]:
             return 0, 0xDEAD0
 
-    with pytest.raises(DriverError, match="cuStreamGetId failed"):
+    with pytest.raises(DriverError, match="no such stream, or no longer: cuStreamGetId failed"):
         pool.malloc(4096, Wrong())
 
 

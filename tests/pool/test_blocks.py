@@ -213,7 +213,7 @@ def test_out_of_memory_says_what_was_asked_for_and_where_the_memory_is(pool: Poo
 def test_what_no_card_could_hold_costs_the_others_nothing(pool: Pool) -> None:
     pool.free(pool.malloc(4096))
     cached = pool.stats().cached
-    with pytest.raises(OutOfMemoryError, match="asked for 1099511627776 bytes .* than the card"):
+    with pytest.raises(OutOfMemoryError, match=r"asked for 1099511627776 bytes .* than the card"):
         pool.malloc(1 << 40)
     pool.configure(limit=64 * MIB)
     with pytest.raises(OutOfMemoryError, match="larger than the limit of 64 MiB: raise limit="):

@@ -48,6 +48,8 @@ if child == 0:
         "layout": pool.layout,
         "preallocate": lambda: pool.preallocate(4096, 1),
         "close": pool.close,
+        "another": vramkit.Pool,
+        "instance": vramkit.Pool.instance,
     }.items():
         try:
             call()
@@ -145,6 +147,8 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(
         "close",
     ]
     said = [f"{name} {words}" for name in names]
+    words = "the driver belongs to the parent process: a forked child cannot use it"
+    said += [f'{name} {words}; start children by "spawn"' for name in ("another", "instance")]
     assert (done.stderr, done.stdout.splitlines()) == ("", [*said, "the parent went on"])
 
 

@@ -67,6 +67,10 @@ NO_EFFECT: list[tuple[dict[str, Any], str]] = [
         "defrag_interval_ms has no effect without enable_defrag=True",
     ),
     (
+        {"nvtx": True, "limit": 64 * MIB, "defrag_threshold": 0.1},
+        "defrag_threshold has no effect with nvtx=True, where no memory moves",
+    ),
+    (
         {"cache_bytes": 64 * MIB, "thread_cache_bytes": 32 * MIB},
         "cache_bytes is 67108864 for one stream, but a thread may keep only thread_cache_bytes",
     ),

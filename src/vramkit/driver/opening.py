@@ -10,7 +10,7 @@ from threading import Lock
 from vramkit import _core
 from vramkit.driver.device import Device
 from vramkit.driver.driver import Driver
-from vramkit.driver.errors import DriverError, DriverNotFoundError
+from vramkit.driver.errors import ClosedError, DriverError, DriverNotFoundError
 
 HINT = (
     "To work without an NVIDIA GPU, choose the simulated one: VRAMKIT_DRIVER=sim, "
@@ -19,6 +19,16 @@ HINT = (
 
 _lock = Lock()
 _opened: dict[str, Driver] = {}
+_forked = False
+"""In a child whose parent has opened a driver: CUDA does not survive that."""
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = _forked or bool(_opened)
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 def open(spec: str | None = None) -> Driver:
@@ -28,6 +38,11 @@ def open(spec: str | None = None) -> Driver:
     unless asked for. Opened twice, a driver is the same object. A profile given here resets the
     simulated GPU where another one is set up; one from VRAMKIT_DRIVER counts on first opening only.
     """
+    if _forked:
+        raise ClosedError(
+            "the driver belongs to the parent process: a forked child cannot use it; "
+            'start children by "spawn"'
+        )
     given = spec is not None
     if spec is None:
         spec = os.environ.get("VRAMKIT_DRIVER") or "cuda"

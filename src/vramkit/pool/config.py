@@ -85,8 +85,12 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     def _refuse_what_does_nothing(self) -> None:
         default = _defaults(type(self))
         for name in ("defrag_threshold", "defrag_interval_ms"):
-            if not self.enable_defrag and getattr(self, name) != default[name]:
+            if getattr(self, name) == default[name]:
+                continue
+            if not self.enable_defrag:
                 raise ValueError(f"{name} has no effect without enable_defrag=True")
+            if self.nvtx:
+                raise ValueError(f"{name} has no effect with nvtx=True, where no memory moves")
         # Either bound alone leaves a thread's caches empty.
         for bound, others in _BOUNDS_OF_CACHES.items():
             for name in others:
