@@ -149,7 +149,7 @@ bool Pool::preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why) {
     const std::uint64_t each = class_bytes(index);
     // Asked for more than there is, it takes nothing: not all there is, and then fails.
     size_t free = 0, total = 0;
-    call_.cuMemGetInfo_v2(&free, &total);
+    if (failed(call_.cuMemGetInfo_v2(&free, &total), "cuMemGetInfo_v2", why)) return false;
     const std::uint64_t ready = is_large(index) ? 0 : slabs_->idle_blocks(index);
     const std::uint64_t spans = is_large(index) ? 0 : slabs_->free_span_bytes();
     const std::uint64_t left = std::min<std::uint64_t>(free, may_grow()) + extents_->idle() + spans;

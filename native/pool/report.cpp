@@ -204,7 +204,7 @@ std::pair<std::uint64_t, std::int64_t> Pool::holds_most_in_use() {
 
 std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
     const Free free = free_memory();
-    size_t card_free = 0, card = 0;
+    size_t card_free = 0, card = card_bytes_;
     call_.cuMemGetInfo_v2(&card_free, &card);
     const auto mib = [](std::uint64_t value) { return std::to_string(value >> 20) + " MiB"; };
     const auto live = static_cast<std::uint64_t>(usage_.live());
