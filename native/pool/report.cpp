@@ -215,7 +215,7 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
                        mib(free.slabs + free.spans + free.extents) +
                        " idle; the largest free piece has " + mib(free.largest) +
                        ". The card has " + mib(card_free) + " of " + mib(card) + " free.";
-    if (bytes > card) return text + " No block can be larger than the card.";
+    if (bytes > card_bytes_) return text + " No block can be larger than the card.";
     if (bytes > most_bytes_) {
         return text + " No block can be larger than the limit of " + mib(config_.limit) +
                ": raise limit=.";

@@ -48,14 +48,15 @@ class Usage {
     // The cache goes; what it counted stays.
     void remove(Cache& cache) {
         const std::lock_guard guard(lock_);
+        std::int64_t unseen = cache.slack;
         {
             const Cache::Visited visited(cache);
             gone_ += cache.live;
-            left_.fetch_add(cache.allowance - cache.live, std::memory_order_relaxed);
+            unseen -= cache.allowance - cache.live;
         }
         std::erase(caches_, &cache);
         parts_.fetch_sub(1, std::memory_order_relaxed);
-        take_slack(cache.slack);
+        take_slack(unseen);
     }
     // With the cache's owner word, after `live` rose. False: claim() must follow, without it.
     bool rise(Cache& cache) {
