@@ -44,7 +44,10 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device
                    if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
                    if (!valid(call, device)) return CUDA_ERROR_INVALID_DEVICE;
                    const DeviceState& state = call.machine().devices[device];
-                   if (state.lost != CUDA_SUCCESS) return state.lost;
+                   // One that is there is handed out, lost or not.
+                   if (state.primary_references == 0 && state.lost != CUDA_SUCCESS) {
+                       return state.lost;
+                   }
                    *context = handle(call.machine().activate_primary(device));
                    return CUDA_SUCCESS;
                });
@@ -180,7 +183,7 @@ SIM_EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
 }
 
 SIM_EXPORT CUresult cuCtxGetDevice(CUdevice* device) {
-    return run(CallId::cuCtxGetDevice, SIM_RETURN_ADDRESS, Needs::context, 0, [&](Call& call) {
+    return run(CallId::cuCtxGetDevice, SIM_RETURN_ADDRESS, Needs::lost_context, 0, [&](Call& call) {
         if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
         *device = call.context().device;
         return CUDA_SUCCESS;

@@ -41,6 +41,7 @@ CUresult elapsed(Call& call, float* milliseconds, CUevent start, CUevent end) {
     if (first == nullptr || second == nullptr || first->context != second->context) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
+    if (first->context->error != CUDA_SUCCESS) return first->context->error;
     if (((first->flags | second->flags) & CU_EVENT_DISABLE_TIMING) != 0 || !first->recorded ||
         !second->recorded) {
         return CUDA_ERROR_INVALID_HANDLE;
@@ -78,7 +79,7 @@ SIM_EXPORT CUresult cuEventDestroy_v2(CUevent event) {
     return run(CallId::cuEventDestroy_v2, SIM_RETURN_ADDRESS, Needs::stream, 0, [&](Call& call) {
         Event* found = nullptr;
         const CUresult result = call.find(event, found);
-        if (found == nullptr) return result;
+        if (result != CUDA_SUCCESS) return result;
         call.machine().destroy_event(found);
         return CUDA_SUCCESS;
     });

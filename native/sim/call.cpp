@@ -80,11 +80,13 @@ Call::Call(CallId id, void* return_address, Needs needs) : thread_(thread_state(
         refused_ = refuse_unsafe();
         if (refused_ != CUDA_SUCCESS) return;
     }
-    if (needs != Needs::context) return;
+    if (needs != Needs::context && needs != Needs::lost_context) return;
     if (!current) {
         refused_ = CUDA_ERROR_INVALID_CONTEXT;
-    } else {
-        refused_ = context_ == nullptr ? CUDA_ERROR_CONTEXT_IS_DESTROYED : context_->error;
+    } else if (context_ == nullptr) {
+        refused_ = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    } else if (needs == Needs::context) {
+        refused_ = context_->error;
     }
 }
 

@@ -15,9 +15,10 @@
 
 namespace vramkit::sim {
 
-// What a call needs before it can run. stream: a context, but that of the stream or event it names
-// serves; the driver lets such calls through inside host functions too.
-enum class Needs : std::uint8_t { nothing, initialised, context, stream };
+// What a call needs before it can run. lost_context: a context, be it a lost one. stream: a
+// context, but that of the stream or event it names serves; the driver lets such calls through
+// inside host functions too.
+enum class Needs : std::uint8_t { nothing, initialised, lost_context, context, stream };
 
 inline constexpr std::uint64_t kChargeLater = ~std::uint64_t{0};
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 from .support import ILLEGAL_ADDRESS
@@ -38,6 +40,79 @@ def test_kernel_on_memory_that_is_not_there_breaks_the_context(isolated, observe
     assert outcome["synchronize"] == ILLEGAL_ADDRESS
     assert outcome["context"] == ILLEGAL_ADDRESS
     observe(f"kernel on {case}", outcome)
+
+
+# What a program may still ask after that; named by the call, with a word where one is not enough.
+CALLS_AFTERWARDS = {
+    "cuCtxGetCurrent": "cu.cuCtxGetCurrent()",
+    "cuCtxSetCurrent": "cu.cuCtxSetCurrent(primary)",
+    "cuCtxPushCurrent": "cu.cuCtxPushCurrent(primary)",
+    "cuCtxPopCurrent": "cu.cuCtxPopCurrent()",
+    "cuCtxGetDevice": "cu.cuCtxGetDevice()",
+    "cuDeviceGetAttribute": "cu.cuDeviceGetAttribute(cu.CUdevice_attribute(16), 0)",
+    "cuDeviceTotalMem": "cu.cuDeviceTotalMem(0)",
+    "cuThreadExchangeStreamCaptureMode": "cu.cuThreadExchangeStreamCaptureMode(relaxed)",
+    "cuMemGetAllocationGranularity": "cu.cuMemGetAllocationGranularity(plain, smallest)",
+    "cuMemCreate": "cu.cuMemCreate(2 * MIB, plain, 0)",
+    "cuMemAddressReserve": "cu.cuMemAddressReserve(2 * MIB, 0, 0, 0)",
+    "cuMemMap": "cu.cuMemMap(spare, 2 * MIB, 0, unmapped, 0)",
+    "cuMemSetAccess": "cu.cuMemSetAccess(mapped, 2 * MIB, [scope.access()], 1)",
+    "cuMemUnmap": "cu.cuMemUnmap(mapped, 2 * MIB)",
+    "cuMemRelease": "cu.cuMemRelease(handle)",
+    "cuMemAddressFree": "cu.cuMemAddressFree(mapped, 2 * MIB)",
+    "cuMemHostAlloc": "cu.cuMemHostAlloc(4096, 0)",
+    "cuMemFreeHost": "cu.cuMemFreeHost(host)",
+    "cuMemHostRegister": "cu.cuMemHostRegister(pages, 4096, 0)",
+    "cuMemAllocAsync": "cu.cuMemAllocAsync(4096, stream)",
+    "cuMemFreeAsync": "cu.cuMemFreeAsync(ordered, stream)",
+    "cuMemPoolTrimTo": "cu.cuMemPoolTrimTo(pool, 0)",
+    "cuPointerGetAttribute": "cu.cuPointerGetAttribute(cu.CUpointer_attribute(2), memory)",
+    "cuStreamGetId": "cu.cuStreamGetId(stream)",
+    "cuStreamGetId of the legacy stream": "cu.cuStreamGetId(0)",
+    "cuStreamIsCapturing": "cu.cuStreamIsCapturing(stream)",
+    "cuStreamIsCapturing of the legacy stream": "cu.cuStreamIsCapturing(0)",
+    "cuStreamGetCaptureInfo": "cu.cuStreamGetCaptureInfo(stream)",
+    "cuStreamGetCtx": "cu.cuStreamGetCtx(stream)",
+    "cuStreamQuery": "cu.cuStreamQuery(other)",
+    "cuStreamSynchronize": "cu.cuStreamSynchronize(other)",
+    "cuStreamWaitEvent": "cu.cuStreamWaitEvent(other, recorded, 0)",
+    "cuLaunchHostFunc": "cu.cuLaunchHostFunc(other, function, 0)",
+    "cuEventCreate": "cu.cuEventCreate(2)",
+    "cuEventRecord": "cu.cuEventRecord(fresh, other)",
+    "cuEventQuery": "cu.cuEventQuery(recorded)",
+    "cuEventQuery of a fresh one": "cu.cuEventQuery(fresh)",
+    "cuEventSynchronize": "cu.cuEventSynchronize(recorded)",
+    "cuEventElapsedTime": "cu.cuEventElapsedTime(recorded, recorded)",
+    "cuEventDestroy": "cu.cuEventDestroy(recorded)",
+    "cuStreamBeginCapture": "cu.cuStreamBeginCapture(other, relaxed)",
+    "cuStreamDestroy": "cu.cuStreamDestroy(other)",
+    "cuModuleUnload": "cu.cuModuleUnload(loaded.module)",
+}
+
+
+def test_calls_of_a_broken_context(isolated, observe):
+    asked = [f"note({call!r}, name({source}))" for call, source in CALLS_AFTERWARDS.items()]
+    before = textwrap.dedent(
+        """
+        loaded, stream, other = kernels(), scope.stream(), scope.stream()
+        host, pages, memory = scope.pinned(4096), scope.pages(4096), scope.alloc(4096)
+        mapped, spare = scope.reserve(2 * MIB), scope.reserve(2 * MIB)
+        handle, unmapped = scope.create(2 * MIB), scope.create(2 * MIB)
+        scope.map(mapped, 2 * MIB, handle)
+        plain, smallest = scope.properties(), cu.CUmemAllocationGranularity_flags(0)
+        relaxed = cu.CUstreamCaptureMode(2)
+        pool, ordered = ok(cu.cuDeviceGetDefaultMemPool(0)), ok(cu.cuMemAllocAsync(4096, stream))
+        ok(cu.cuStreamSynchronize(stream))
+        called = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
+        function = ctypes.cast(called, ctypes.c_void_p).value
+        fresh, recorded = scope.event(), scope.recorded(other)
+        ok(loaded.launch("vk_fill", 0x0123_4560_0000, 1024, 1, stream=stream))
+        note("broken by", name(cu.cuStreamSynchronize(stream)))
+        """
+    )
+    outcome = isolated("\n".join([before, *asked]))
+    assert outcome["broken by"] == ILLEGAL_ADDRESS
+    observe("calls of a broken context", outcome)
 
 
 STREAM_USES = {
