@@ -25,4 +25,5 @@ NB_MODULE(_core, module) {
     vramkit::bind_device_buffer(module);
     vramkit::bind_pool(module);
     vramkit::bind_resources(module);
+    vramkit::bind_checked_allocator(module);
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -206,6 +207,23 @@ def test_cupy_gets_no_null_pointer(fake_cupy: FakeCupy, library: Library) -> Non
     library.status, library.error = 1, "the pool is of device 0"
     with pytest.raises(RuntimeError, match="the pool is of device 0"):
         malloc(5)
+
+
+def test_cupy_allocates_without_python_code(
+    monkeypatch: pytest.MonkeyPatch, fake_cupy: FakeCupy, library: Library
+) -> None:
+    block = SimpleNamespace(ptr=0x3000)
+    made = SimpleNamespace(malloc={100: block}.__getitem__)  # a function of C, as CuPy's own
+    monkeypatch.setattr(sys.modules["cupy.cuda.memory"], "CFunctionAllocator", lambda *_: made)
+    malloc, run = cupy.allocator(Pool()), []
+    sys.setprofile(lambda frame, event, _: run.append(frame) if event == "call" else None)
+    try:
+        assert malloc(100) is block
+    finally:
+        sys.setprofile(None)
+    assert run == []
+    with pytest.raises(KeyError):
+        malloc(200)  # what CuPy's own function raises
 
 
 def test_cupy_that_tells_no_stream_is_refused(

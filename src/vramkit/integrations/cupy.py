@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from vramkit import _core
 from vramkit.integrations import _library
 from vramkit.integrations._frameworks import imported, refuse_simulated
 
@@ -57,21 +59,14 @@ def allocator(pool: Pool | None = None) -> Callable[[int], Any]:
     """For cupy.cuda.set_allocator or `with cupy.cuda.using_allocator(...)`."""
     memory = imported("cupy.cuda.memory", PACKAGES)
     _choose(pool)
-    allocate = memory.CFunctionAllocator(
+    unchecked = memory.CFunctionAllocator(
         _param(pool),
         _library.address("vramkit_cupy_malloc"),
         _library.address("vramkit_cupy_free"),
         pool,
-    ).malloc
-
-    def malloc(size: int) -> Any:
-        block = allocate(size)
-        # CuPy would use the null pointer of a C function that has failed.
-        if block.ptr == 0 and size > 0:
-            raise _failure(memory)
-        return block
-
-    return malloc
+    )
+    # CuPy would use the null pointer of a C function that has failed.
+    return _core.CheckedAllocator(unchecked.malloc, partial(_failure, memory))
 
 
 def _failure(memory: Any) -> Exception:
