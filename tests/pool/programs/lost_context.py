@@ -40,9 +40,9 @@ def used_pool(device: Device, stream: Stream) -> tuple[Pool, int]:
     return pool, live
 
 
-def outcome(use: Callable[[], object]) -> str:
+def outcome(use: Callable[..., object], *arguments: object) -> str:
     try:
-        use()
+        use(*arguments)
     except DriverError as error:
         return str(error)
     return "served"
@@ -52,12 +52,11 @@ def main(spec: str) -> None:
     device = driver.open(spec).device()
     stream = device.stream()
     pools = {name: used_pool(device, stream) for name in USES}
-    outcomes = {"the kernel": ""}
     device.kernels.fill(0x0123_4560_0000, 1024, 1, stream=stream)
-    outcomes["the kernel"] = outcome(stream.synchronize)
+    outcomes = {"the kernel": outcome(stream.synchronize)}
     for name, use in USES.items():
         pool, live = pools[name]
-        outcomes[name] = outcome(lambda: use(pool, stream))
+        outcomes[name] = outcome(use, pool, stream)
         assert pool.check_invariants() == "", name
         pool.free(live)
         if pool.stats().current_usage == 0:
