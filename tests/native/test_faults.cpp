@@ -211,9 +211,10 @@ TEST(a_lost_device_answers_every_call_with_its_code) {
     CHECK_EQUAL(cu().cuMemcpyHtoDAsync_v2(bench.device, bench.host, 8, bench.stream),
                 CUDA_ERROR_ECC_UNCORRECTABLE);
     CHECK_EQUAL(gpu::spin(bench.spin, 1000, 1, bench.stream), CUDA_ERROR_ECC_UNCORRECTABLE);
+    // Still there: what is known without the card, and the context itself.
     CUcontext context = nullptr;
-    CHECK_EQUAL(cu().cuDevicePrimaryCtxRetain(&context, 0), CUDA_ERROR_ECC_UNCORRECTABLE);
-    // Still there: what is known without the card.
+    CHECK_EQUAL(cu().cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(cu().cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
     int count = 0;
     CHECK_EQUAL(cu().cuDeviceGetCount(&count), CUDA_SUCCESS);
     CHECK_EQUAL(count, 1);
