@@ -80,9 +80,13 @@ std::string Pool::check_invariants() {
     for (auto* list : {&streams_, &captures_}) {
         for (const Known& each : *list) {
             if (each.shelf == nullptr) continue;
-            std::uint64_t bytes = 0;
+            std::uint64_t bytes = 0, large = 0;
             for (ClassIndex index = 0; index < kClasses; ++index) {
                 const Shelf::Bin& bin = each.shelf->bins[index];
+                if (is_large(index)) large += bin.blocks.size();
+                if ((each.shelf->next_filled(index) == index) == bin.blocks.empty()) {
+                    wrong += "a shelf does not know where it has blocks; ";
+                }
                 if (std::max(bin.low, bin.leaving) > bin.blocks.size()) {
                     wrong += "a mark of a shelf is above its blocks; ";
                 }
@@ -95,6 +99,7 @@ std::string Pool::check_invariants() {
                 }
             }
             if (bytes != each.shelf->bytes) wrong += "the bytes of a shelf do not add up; ";
+            if (large != each.shelf->large_blocks) wrong += "a shelf has miscounted; ";
         }
     }
     lending_.each([&](const BlockRef& block) {

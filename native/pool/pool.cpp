@@ -153,7 +153,7 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool ma
     }
     const ClassIndex index = class_map_.load(std::memory_order_acquire)->of(bytes);
     BlockRef block = take_from_shelf(*cache, index);
-    if (block.slab == nullptr) block = recut(*cache, index);
+    if (block.slab == nullptr) block = recut(*cache, index, cut_up_to(class_bytes(index)));
     if (block.slab == nullptr) block = malloc_slow(*cache, index, bytes, may_wait, why);
     if (block.slab == nullptr) return 0;
     cache->word.enter();

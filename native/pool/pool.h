@@ -186,7 +186,7 @@ class Pool {
     void set_bounds(Cache& cache, std::size_t caches_of_thread);
     std::size_t room_for(const Cache& cache, ClassIndex index, bool shelved = false) const;
     BlockRef take_from_shelf(Cache& cache, ClassIndex index);
-    BlockRef recut(const Cache& cache, ClassIndex index);  // recut.cpp
+    BlockRef recut(const Cache& cache, ClassIndex index, std::uint64_t cut_up_to);  // recut.cpp
     void drain(Cache& cache, bool end = false);
     bool shelve_excess(Cache& cache, ClassIndex full);
     template <class Move>

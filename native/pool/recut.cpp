@@ -1,15 +1,69 @@
-// Large blocks that a stream has freed, in other sizes than they had: cut, or joined where they are
-// neighbours. The stream may have all of it at once, so nobody waits and the driver is not called.
+// Large blocks that a stream has freed, in other sizes than they had: joined where they are
+// neighbours, and cut. The stream may have all of it at once, so nobody waits and the driver is not
+// called.
 #include <algorithm>
-#include <functional>
 #include <new>
 #include <span>
-#include <utility>
+#include <vector>
 
 #include "pool/pool.h"
 
 namespace vramkit::pool {
 namespace {
+
+struct Place {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    ClassIndex index = 0;
+    std::uint32_t at = 0;  // in the bin of its class
+};
+
+std::vector<Place> by_address(const Shelf& shelf) {
+    std::vector<Place> places;
+    places.reserve(shelf.large_blocks);
+    for (ClassIndex index = shelf.next_filled(kFirstLarge); index < kClasses;
+         index = shelf.next_filled(index + 1)) {
+        const auto& blocks = shelf.bins[index].blocks;
+        for (std::uint32_t at = 0; at < blocks.size(); ++at) {
+            const Extent extent = blocks[at].block.slab->extent();
+            places.push_back({extent.address, extent.end(), index, at});
+        }
+    }
+    std::ranges::sort(places, {}, &Place::begin);
+    return places;
+}
+
+// What lies side by side becomes one block, behind the newest of its marks.
+void join_neighbours(Shelf& shelf, LargeBlocks& large) {
+    const std::vector<Place> places = by_address(shelf);
+    std::vector<std::span<const Place>> stretches;
+    for (std::size_t first = 0, next = 1; first < places.size(); first = next++) {
+        while (next < places.size() && places[next].begin == places[next - 1].end) ++next;
+        if (next - first > 1) stretches.push_back(std::span(places).subspan(first, next - first));
+    }
+    shelf.fresh = 0;
+    if (stretches.empty()) return;
+    for (const auto& stretch : stretches) {
+        const std::uint64_t bytes = stretch.back().end - stretch.front().begin;
+        shelf.make_room(class_served_by(bytes), stretches.size());
+    }
+    std::vector<Shelf::Shelved> joined;
+    joined.reserve(stretches.size());
+    std::vector<BlockRef> blocks;
+    blocks.reserve(places.size());
+    for (const auto& stretch : stretches) {
+        blocks.clear();
+        Marks::Number newest = 0;
+        for (const Place& place : stretch) {
+            const auto [block, mark] = shelf.take_leaving_gap(place.index, place.at);
+            blocks.push_back(block);
+            newest = std::max(newest, mark);
+        }
+        joined.push_back({large.join(blocks), newest});
+    }
+    shelf.close_gaps();
+    for (const Shelf::Shelved& each : joined) shelf.put_back(each);
+}
 
 struct Wanted {
     ClassIndex index = 0;
@@ -24,80 +78,39 @@ struct Wanted {
     }
 };
 
-// A block of the next larger class that has one, the newest.
-Shelf::Shelved take_larger(Shelf& shelf, const Wanted& wanted) {
-    for (ClassIndex larger = wanted.index + 1; larger < kClasses; ++larger) {
-        const auto& blocks = shelf.bins[larger].blocks;
+// A block of the smallest class that has one, the newest.
+Shelf::Shelved take_smallest(Shelf& shelf, const Wanted& wanted) {
+    for (ClassIndex index = shelf.next_filled(wanted.index); index < kClasses;
+         index = shelf.next_filled(index + 1)) {
+        const auto& blocks = shelf.bins[index].blocks;
         for (std::size_t at = blocks.size(); at-- > 0;) {
             if (wanted.is_front_of(blocks[at].block.slab->extent())) {
-                return shelf.take_at(larger, at);
+                return shelf.take_at(index, at);
             }
         }
     }
     return {};
 }
 
-// The smallest stretch of neighbours that is long enough, and of it those in front, as one.
-Shelf::Shelved take_neighbours(Shelf& shelf, const Wanted& wanted, LargeBlocks& large) {
-    struct Place {
-        std::uint64_t begin = 0;
-        std::uint64_t end = 0;
-        ClassIndex index = 0;
-        std::uint32_t at = 0;  // in the bin of its class
-        BlockRef block;
-    };
-    std::vector<Place> places;
-    for (ClassIndex index = kClasses; index-- > 0 && is_large(index);) {
-        const auto& blocks = shelf.bins[index].blocks;
-        for (std::uint32_t at = 0; at < blocks.size(); ++at) {
-            const Extent extent = blocks[at].block.slab->extent();
-            places.push_back({extent.address, extent.end(), index, at, blocks[at].block});
-        }
-    }
-    std::ranges::sort(places, {}, &Place::begin);
-    std::span<Place> best;
-    std::uint64_t best_bytes = ~std::uint64_t{0};
-    for (std::size_t first = 0, next = 0; first < places.size(); first = next) {
-        const std::uint64_t begin = places[first].begin;
-        std::uint64_t end = begin;
-        std::size_t needed = 0;  // of the stretch
-        for (; next < places.size() && places[next].begin == end; ++next) {
-            if (end - begin < wanted.bytes) ++needed;
-            end = places[next].end;
-        }
-        if (end - begin < wanted.bytes || end - begin >= best_bytes) continue;
-        const Extent front{begin, places[first + needed - 1].end - begin};
-        if (!wanted.is_front_of(front)) continue;
-        best = std::span(places).subspan(first, needed);
-        best_bytes = end - begin;
-    }
-    if (best.empty()) return {};
-    std::vector<BlockRef> blocks;
-    for (const Place& place : best) blocks.push_back(place.block);
-    // The last of a bin first, so that the places of the others hold.
-    std::ranges::sort(best, std::ranges::greater{},
-                      [](const Place& place) { return std::pair(place.index, place.at); });
-    Marks::Number mark = 0;
-    for (const Place& place : best) {
-        mark = std::max(mark, shelf.take_at(place.index, place.at).mark);
-    }
-    return {large.join(blocks), mark};
-}
-
 }  // namespace
 
-// A large block for the stream, out of what it has free.
-BlockRef Pool::recut(const Cache& cache, ClassIndex index) {
+// A large block for the stream, out of what it has free. Cuts whole handles of so many bytes.
+BlockRef Pool::recut(const Cache& cache, ClassIndex index, std::uint64_t cut_up_to) {
     if (cache.shelf == nullptr || !is_large(index)) return {};
     // A tool is told that a graph uses its blocks as they are.
     if (nvtx_ != nullptr && is_capture(cache.number)) return {};
     const std::uint64_t bytes = class_bytes(index);
-    const Wanted wanted{index, extents_->borders(), cut_up_to(bytes)};
+    const Wanted wanted{index, extents_->borders(), cut_up_to};
     Shelf& shelf = *cache.shelf;
     const std::lock_guard guard(shelf.lock);
     if (shelf.ended || shelf.bytes < bytes) return {};
-    Shelf::Shelved found = take_larger(shelf, wanted);
-    if (found.block.slab == nullptr) found = take_neighbours(shelf, wanted, *large_);
+    // When as many are new as there are: so it costs each of them little, however many they are.
+    if (shelf.fresh >= shelf.large_blocks) join_neighbours(shelf, *large_);
+    Shelf::Shelved found = take_smallest(shelf, wanted);
+    if (found.block.slab == nullptr && shelf.fresh > 0) {
+        join_neighbours(shelf, *large_);
+        found = take_smallest(shelf, wanted);
+    }
     if (found.block.slab == nullptr) return {};
     ++shelf.hits;
     if (found.block.bytes() > with_excess(bytes)) {

@@ -54,7 +54,8 @@ std::vector<Shelf::Shelved> Pool::take_whole(Shelf& shelf, std::uint64_t least,
     if (shelf.ended) return {};
     std::vector<OnShelf> places;
     std::uint64_t sum = 0;
-    for (ClassIndex index = kClasses; index-- > 0 && is_large(index);) {
+    for (ClassIndex index = shelf.next_filled(kFirstLarge); index < kClasses;
+         index = shelf.next_filled(index + 1)) {
         const auto& blocks = shelf.bins[index].blocks;
         for (std::size_t at = 0; at < blocks.size(); ++at) {
             const Extent extent = blocks[at].block.slab->extent();
@@ -76,15 +77,14 @@ std::vector<Shelf::Shelved> Pool::take_whole(Shelf& shelf, std::uint64_t least,
         chosen_sum += next->bytes;
     }
     if (chosen_sum - least > most / kExcessPart) return {};
-    // The last of a bin first, so that the places of the others hold.
-    std::ranges::sort(chosen, std::ranges::greater{},
-                      [](const OnShelf& place) { return std::pair(place.index, place.at); });
     std::vector<Shelf::Shelved> taken;
+    taken.reserve(chosen.size());
     for (const OnShelf& place : chosen) {
-        taken.push_back(shelf.take_at(place.index, place.at));
+        taken.push_back(shelf.take_leaving_gap(place.index, place.at));
         // Without a mark so far: somebody waits for it still.
         shelf.awaited = std::max(shelf.awaited, taken.back().mark);
     }
+    shelf.close_gaps();
     // The largest last: it may have more than is needed.
     std::ranges::sort(taken, {}, [](const Shelf::Shelved& each) { return each.block.bytes(); });
     return taken;

@@ -6,9 +6,11 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "pool/brief_mutex.h"
+#include "pool/class_set.h"
 #include "pool/marks.h"
 #include "pool/types.h"
 
@@ -44,6 +46,8 @@ class Shelf {
     Marks::Number awaited = 0;           // a number without a mark that somebody waits for
     std::uint64_t hits = 0;              // requests served from here since the last reset
     std::uint64_t recorded = 0;          // marks likewise
+    std::size_t large_blocks = 0;
+    std::size_t fresh = 0;  // large blocks put here since neighbours were joined, or fewer
     std::array<Bin, kClasses> bins;
 
     void put(BlockRef block) { put(block.slab->index, {&block, 1}); }
@@ -60,25 +64,49 @@ class Shelf {
         }
         bytes += sum;
         bytes_since_mark += sum;
+        if (!blocks.empty()) note_filled(index, blocks.size());
+        if (is_large(index)) fresh += blocks.size();
         return sum;
     }
     // A block of memory that was here before, behind its mark.
     void put_back(const Shelved& shelved) {
         shelved.block.block().set(State::shelved, number, 0);
-        auto& blocks = bins[shelved.block.slab->index].blocks;
+        const ClassIndex index = shelved.block.slab->index;
+        auto& blocks = bins[index].blocks;
         blocks.insert(std::ranges::upper_bound(blocks, shelved.mark, {}, &Shelved::mark), shelved);
         bytes += shelved.block.bytes();
+        note_filled(index, 1);
     }
     // One of them, by its place in the bin of its class.
     Shelved take_at(ClassIndex index, std::size_t at) {
         Bin& bin = bins[index];
         const Shelved shelved = bin.blocks[at];
         bin.blocks.erase(bin.blocks.begin() + static_cast<std::ptrdiff_t>(at));
-        bin.low = std::min(bin.low, bin.blocks.size());
         bin.leaving -= at < bin.leaving;
         bytes -= shelved.block.bytes();
+        note_taken(index, 1);
         return shelved;
     }
+    // One of several that are taken together: close_gaps() comes next.
+    Shelved take_leaving_gap(ClassIndex index, std::size_t at) {
+        Shelved& entry = bins[index].blocks[at];
+        bytes -= entry.block.bytes();
+        gaps_.set(index);
+        return std::exchange(entry, {{}, entry.mark});
+    }
+    void close_gaps() {
+        const auto is_gap = [](const Shelved& each) { return each.block.slab == nullptr; };
+        for (ClassIndex index = gaps_.next(0); index < kClasses; index = gaps_.next(index + 1)) {
+            Bin& bin = bins[index];
+            const auto stay = bin.blocks.begin() + static_cast<std::ptrdiff_t>(bin.leaving);
+            bin.leaving -=
+                static_cast<std::size_t>(std::count_if(bin.blocks.begin(), stay, is_gap));
+            note_taken(index, std::erase_if(bin.blocks, is_gap));
+        }
+        gaps_ = {};
+    }
+    // The first class from this on that has blocks; kClasses: none.
+    ClassIndex next_filled(ClassIndex from) const { return filled_.next(from); }
     // So that as many puts of a class cannot fail.
     void make_room(ClassIndex index, std::size_t count) {
         auto& blocks = bins[index].blocks;
@@ -110,14 +138,14 @@ class Shelf {
         }
         bin.blocks.erase(bin.blocks.begin(),
                          bin.blocks.begin() + static_cast<std::ptrdiff_t>(count));
-        bin.low = std::min(bin.low, bin.blocks.size());
         bin.leaving -= std::min(bin.leaving, count);
+        note_taken(index, count);
     }
     bool has_unmarked() const {
         if (awaited != 0 && !marks.is_recorded(awaited) && !marks.has_passed(awaited)) return true;
         if (bytes_since_mark == 0) return false;
-        for (const Bin& bin : bins) {
-            if (!bin.blocks.empty() && !marks.is_recorded(bin.blocks.back().mark)) return true;
+        for (ClassIndex index = next_filled(0); index < kClasses; index = next_filled(index + 1)) {
+            if (!marks.is_recorded(bins[index].blocks.back().mark)) return true;
         }
         return false;
     }
@@ -172,6 +200,16 @@ class Shelf {
     }
 
   private:
+    void note_filled(ClassIndex index, std::size_t count) {
+        filled_.set(index);
+        if (is_large(index)) large_blocks += count;
+    }
+    void note_taken(ClassIndex index, std::size_t count) {
+        Bin& bin = bins[index];
+        bin.low = std::min(bin.low, bin.blocks.size());
+        if (bin.blocks.empty()) filled_.clear(index);
+        if (is_large(index)) large_blocks -= count;
+    }
     void record() {
         if (!marks.record(stream.handle)) return;
         ++recorded;
@@ -184,6 +222,9 @@ class Shelf {
         unsigned long long id = 0;
         return marks.call().cuStreamGetId(stream.handle, &id) == CUDA_SUCCESS && id == stream.id;
     }
+
+    ClassSet filled_;  // have blocks
+    ClassSet gaps_;
 };
 
 }  // namespace vramkit::pool

@@ -51,6 +51,8 @@ constexpr std::uint64_t class_bytes(ClassIndex index) {
 }
 
 constexpr bool is_large(ClassIndex index) { return fine_class_bytes(index) >= kPage; }
+inline constexpr ClassIndex kFirstLarge = fine_class_of(kPage);
+static_assert(is_large(kFirstLarge) && !is_large(kFirstLarge - 1));
 
 // The largest class that a block of so many bytes can serve.
 constexpr ClassIndex class_served_by(std::uint64_t bytes) {

@@ -56,6 +56,11 @@ BlockRef Pool::malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, 
     };
     if (gather(Wait::no)) return block;
     if (found(put_together_own(cache, bytes, why), &Stats::remap_hits)) return block;
+    // Rather a handle is cut than somebody waits.
+    if (block = recut(cache, index, kLargestRequest); block.slab != nullptr) {
+        why = {};
+        return block;
+    }
     if (may_wait && why.kind == Failure::Kind::out_of_memory) {
         // A block of this class whose work is not done: the stream waits for it, not the host.
         if (found(take_after_gpu_wait(cache, index), &Stats::wait_hits)) return block;

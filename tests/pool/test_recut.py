@@ -18,6 +18,7 @@ from .support import MIB, calls
 
 GIB = 1 << 30
 WHOLE = 128 * MIB
+LAYER = (2, 6, 2, 2, 2, 8, 8, 2)
 
 
 @pytest.fixture
@@ -68,6 +69,33 @@ def test_what_is_cut_holds_what_is_written(shared: Pool, device: Device, stream:
     free(shared, blocks)
 
 
+@pytest.mark.sim_only
+@pytest.mark.sim(data=False, capacity="128GiB")
+def test_steps_of_changing_sizes_hold_little_more_than_they_use(
+    shared: Pool, stream: Stream
+) -> None:
+    """What a training run does: the smallest stretch serves, and neighbours are joined again."""
+    gradients: list[int] = []
+    for batch in 6 * (32, 8, 48, 16, 64, 24, 4, 40):
+        unit = batch * MIB // 8
+        kept: list[int] = []
+        for _ in range(4):  # layers
+            kept += [shared.malloc(parts * unit, stream) for parts in LAYER]
+            free(shared, [shared.malloc(parts * unit, stream) for parts in (6, 2, 8)])
+        free(shared, gradients)
+        gradients.clear()
+        for number, address in enumerate(reversed(kept)):
+            scratch = shared.malloc(LAYER[-1 - number % len(LAYER)] * unit, stream)
+            if number % 3 == 0:
+                gradients.append(shared.malloc((1 + number % 4) * 2 * MIB, stream))
+            free(shared, [address, scratch])
+        assert shared.check_invariants() == ""
+    free(shared, gradients)
+    stats = shared.stats()
+    assert stats.peak_usage < stats.peak_reserved < stats.peak_usage * 5 / 4
+    assert stats.moved == 0
+
+
 @pytest.mark.sim(data=False, capacity="128GiB")
 def test_small_blocks_do_not_keep_large_handles(shared: Pool, stream: Stream) -> None:
     large = shared.malloc(WHOLE, stream)  # one handle
@@ -106,6 +134,21 @@ def test_what_is_preallocated_is_there_in_a_large_pool_too(
         blocks += [pool.malloc(2 * MIB, stream) for _ in range(8)]
         assert "cuMemCreate" not in calls(sim)
         free(pool, blocks)
+
+
+@pytest.mark.sim_only
+def test_a_handle_is_cut_rather_than_waited_for(device: Device, stream: Stream) -> None:
+    """The stream has it all free, and its kernel runs."""
+    with Pool(device=device, background=False, limit=64 * MIB) as pool:
+        large = pool.malloc(64 * MIB, stream)
+        device.kernels.spin(100_000_000, stream=stream)
+        pool.free(large)
+        blocks = [pool.try_malloc(2 * MIB, stream) for _ in range(32)]
+        assert None not in blocks
+        assert len(set(blocks)) == 32
+        assert not stream.query()
+        assert pool.check_invariants() == ""
+        free(pool, [block for block in blocks if block is not None])
 
 
 @pytest.mark.sim_only
