@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource as limits
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread, get_native_id
 
@@ -11,7 +14,7 @@ from vramkit.driver import Device, OutOfMemoryError
 from vramkit.lab.baselines import FixedPool
 from vramkit.resources import Recording, read_trace
 from vramkit.resources.adaptors import Operation
-from vramkit.resources.adaptors.trace import HEADER, RECORD
+from vramkit.resources.adaptors.trace import HEADER, RECORD, WRITTEN_AT
 
 MIB = 1 << 20
 
@@ -99,3 +102,83 @@ def test_threads_record_whole_records(below: FixedPool, tmp_path: Path) -> None:
         else:
             assert sizes.pop(event.block) == event.size
     assert sizes == {}
+
+
+# A full disk
+
+
+@contextmanager
+def files_up_to(nbytes: int) -> Iterator[None]:
+    """Writes stop in the middle there, and the next one fails."""
+    before = limits.getrlimit(limits.RLIMIT_FSIZE)
+    limits.setrlimit(limits.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        limits.setrlimit(limits.RLIMIT_FSIZE, before)
+
+
+def blocks_of(path: Path) -> list[tuple[Operation, int]]:
+    return [(event.operation, event.block) for event in read_trace(path)]
+
+
+def test_what_a_full_disk_refused_is_written_later(below: FixedPool, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    with Recording(below, path) as recording:
+        for _ in range(5):
+            recording.free(recording.malloc(100))
+        whole = HEADER.size + 3 * RECORD.size
+        with files_up_to(whole + 10):
+            for _ in range(2):
+                with pytest.raises(OSError, match="File too large"):
+                    recording.flush()
+                assert path.stat().st_size == whole + 10
+                assert len(blocks_of(path)) == 3
+        recording.free(recording.malloc(100))
+        recording.flush()
+        each = [(Operation.MALLOC, number) for number in range(1, 7)]
+        assert blocks_of(path)[::2] == each
+        assert blocks_of(path)[1::2] == [(Operation.FREE, number) for _, number in each]
+
+
+def test_calls_on_a_full_disk_fail_once_a_piece(below: FixedPool, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    failures = 0
+    with Recording(below, path) as recording:
+        with files_up_to(1000):
+            for _ in range(WRITTEN_AT // RECORD.size + 10):  # two records each: two pieces
+                try:
+                    address = recording.malloc(100)
+                    recording.free(address)
+                except OSError:
+                    failures += 1
+                assert below.live_blocks == 0
+        assert failures == 2
+    live: set[int] = set()
+    for event in read_trace(path):  # whatever failed was undone, and is in the trace with that
+        live ^= {event.block}
+    assert live == set()
+
+
+def test_a_recording_that_cannot_write_closes(below: FixedPool, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    recording = Recording(below, path)
+    for _ in range(5):
+        recording.free(recording.malloc(100))
+    with files_up_to(HEADER.size + RECORD.size + 1):
+        with pytest.raises(OSError, match="File too large"):
+            recording.close()
+        recording.close()
+    assert recording.closed
+    assert blocks_of(path) == [(Operation.MALLOC, 1)]
+
+
+def test_an_exception_leaves_the_trace_behind(below: FixedPool, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    with pytest.raises(KeyError), Recording(below, path) as recording:
+        address = recording.malloc(100)
+        raise KeyError
+    assert blocks_of(path) == [(Operation.MALLOC, 1)]
+    recording.free(address)
+    recording.close()
+    assert blocks_of(path) == [(Operation.MALLOC, 1), (Operation.FREE, 1)]

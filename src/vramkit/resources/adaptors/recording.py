@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import weakref
+from contextlib import suppress
 from threading import get_native_id
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from vramkit import _core
@@ -46,7 +48,11 @@ class Recording(Adaptor):
     def allocated(self, address: int, size: int, stream: object | None) -> int:
         self._blocks += 1
         number = self._blocks
-        self._write(Operation.MALLOC, size, address, number, stream)
+        try:
+            self._write(Operation.MALLOC, size, address, number, stream)
+        except OSError:
+            self._write(Operation.FREE, size, address, number, stream)  # it is not handed out
+            raise
         return number
 
     def freed(self, address: int, block: Held, stream: object | None) -> None:
@@ -55,6 +61,18 @@ class Recording(Adaptor):
     def finish(self) -> None:
         with self._lock:
             self._end()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, traceback)
+        # Blocks that an exception left in use keep it open; the trace is to be had all the same.
+        if not self._closed:
+            with suppress(OSError):
+                self.flush()
 
     def _write(
         self, operation: Operation, size: int, address: int, block: int, stream: object | None

@@ -48,32 +48,43 @@ class TraceEvent(NamedTuple):
 
 
 class TraceWriter:
-    """Writes a trace. Not safe by itself: its user holds a lock."""
+    """Writes a trace. Not safe by itself: its user holds a lock.
+
+    What could not be written stays pending: the file goes on where it ended, in whole records.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = FileIO(path, "wb")
         self._process = os.getpid()
         self._start = time.monotonic_ns()
         self._pending = bytearray(HEADER.pack(MAGIC, VERSION, RECORD.size, time.time_ns()))
+        self._write_at = WRITTEN_AT
 
     def write(
         self, operation: Operation, thread: int, stream: int, size: int, address: int, block: int
     ) -> None:
+        """Keeps the record also where it raises OSError."""
         now = time.monotonic_ns() - self._start
         self._pending += RECORD.pack(operation, thread, stream, size, address, block, now)
-        if len(self._pending) >= WRITTEN_AT:
+        if len(self._pending) >= self._write_at:
             self.flush()
 
     def flush(self) -> None:
         # A forked child has a copy of what is pending; it is the parent's to write.
-        if os.getpid() == self._process and not self._file.closed:
-            pending, self._pending = memoryview(bytes(self._pending)), bytearray()
-            while pending:
-                pending = pending[self._file.write(pending) :]
+        if os.getpid() != self._process or self._file.closed:
+            return
+        try:
+            while self._pending:
+                del self._pending[: self._file.write(self._pending)]
+        finally:
+            # Where the disk is full, not each of the calls that follow is to fail.
+            self._write_at = len(self._pending) + WRITTEN_AT
 
     def close(self) -> None:
-        self.flush()
-        self._file.close()
+        try:
+            self.flush()
+        finally:
+            self._file.close()
 
 
 def read_trace(path: str | os.PathLike[str]) -> Iterator[TraceEvent]:
