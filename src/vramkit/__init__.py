@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vramkit import driver as driver
+    from vramkit import lab as lab
     from vramkit import pool as pool
     from vramkit import resources as resources
     from vramkit.pool import Pool as Pool
@@ -22,11 +23,12 @@ __all__ = [
     "driver",
     "get_include",
     "get_library",
+    "lab",
     "pool",
     "resources",
 ]
 
-_MODULES = {"driver", "pool", "resources"}
+_MODULES = {"driver", "lab", "pool", "resources"}
 
 
 def get_include() -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from vramkit.driver import Device, Driver, OutOfMemoryError
@@ -129,3 +132,12 @@ def test_sizes_that_no_slab_has(
 def test_a_slab_that_the_card_has_not(device: Device, kind: type[FixedPool] | type[Arena]) -> None:
     with pytest.raises(OutOfMemoryError, match=f"asked for {1 << 40} bytes"):
         kind(1 << 40, device=device)
+
+
+def test_the_lab_is_loaded_when_it_is_named() -> None:
+    program = (
+        "import sys, vramkit\n"
+        "assert 'vramkit.lab' not in sys.modules and 'lab' in dir(vramkit)\n"
+        "vramkit.lab.baselines.Arena, vramkit.lab.baselines.FixedPool\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
