@@ -33,6 +33,9 @@ def test_bad_settings_are_refused_and_change_nothing(sim: Simulator, device: Dev
         for arguments in ({"profile": "nonsense"}, {"devices": -1}, {"stacks": "deep"}):
             with pytest.raises(ValueError):
                 sim.reset(**arguments)
+        for arguments in ({"data": "x"}, {"checker": None}):
+            with pytest.raises(TypeError, match="; it may be True or False"):
+                sim.reset(**arguments)
         with pytest.raises(ValueError, match="comma"):
             sim.reset("h200,devices=2")
         assert not memory.closed

@@ -38,11 +38,7 @@ def open(spec: str | None = None) -> Driver:
     unless asked for. Opened twice, a driver is the same object. A profile given here resets the
     simulated GPU where another one is set up; one from VRAMKIT_DRIVER counts on first opening only.
     """
-    if _forked:
-        raise ClosedError(
-            "the driver belongs to the parent process: a forked child cannot use it; "
-            'start children by "spawn"'
-        )
+    _refuse_forked()
     given = spec is not None
     if spec is None:
         spec = os.environ.get("VRAMKIT_DRIVER") or "cuda"
@@ -80,7 +76,11 @@ def profiles() -> list[str]:
 
 
 def device_of(given: Device | int | None) -> Device:
-    """A device, or the one of that number (none: 0) of the driver that open() chooses."""
+    """A device, or the one of that number (none: 0) of the driver that open() chooses.
+
+    Raises ClosedError in a forked child.
+    """
+    _refuse_forked()
     if isinstance(given, Device):
         return given
     try:
@@ -88,6 +88,14 @@ def device_of(given: Device | int | None) -> Device:
     except TypeError:
         raise TypeError(f"device is {given!r}; it may be a Device, an int or None") from None
     return open().device(ordinal)
+
+
+def _refuse_forked() -> None:
+    if _forked:
+        raise ClosedError(
+            "the driver belongs to the parent process: a forked child cannot use it; "
+            'start children by "spawn"'
+        )
 
 
 def _open_cuda() -> Driver:

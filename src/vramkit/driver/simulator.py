@@ -61,6 +61,9 @@ class Simulator:
         sizes and times only; `capacity` is bytes, or text such as "4GiB"; `reports` is a file
         written at exit.
         """
+        for name, value in (("checker", checker), ("data", data)):
+            if not isinstance(value, bool):
+                raise TypeError(f"{name} is {value!r}; it may be True or False")
         settings: dict[str, object] = {
             "profile": fspath(profile),
             "clock": clock,
