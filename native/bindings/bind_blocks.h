@@ -1,8 +1,10 @@
-// Binds the calls that every native resource has: malloc, free, allocate, deallocate, device.
+// Binds what every native resource has: malloc, free, allocate, deallocate, closed, the with
+// statement and the repr.
 #pragma once
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
 
 #include <optional>
 
@@ -19,6 +21,17 @@ inline void free_block(NativeResource& resource, nanobind::handle address, nanob
     resource.free(block, bytes, stream);
 }
 
+// The end of a with statement. An exception on its way is not hidden by blocks that it left in use:
+// they and the resource go with the object then.
+inline void close_at_exit(nanobind::handle self, nanobind::handle kind, nanobind::handle,
+                          nanobind::handle) {
+    try {
+        self.attr("close")();
+    } catch (const nanobind::python_error& error) {
+        if (kind.is_none() || !error.matches(PyExc_Exception)) throw;
+    }
+}
+
 template <typename Engine>
 void bind_blocks(nanobind::class_<Engine>& engine) {
     namespace nb = nanobind;
@@ -28,7 +41,7 @@ void bind_blocks(nanobind::class_<Engine>& engine) {
             [](Engine& self, nb::handle size, nb::handle stream) {
                 return self.malloc(positive(size, "size"), stream);
             },
-            nb::arg("size"), nb::arg("stream") = nb::none(),
+            nb::arg("size").none(), nb::arg("stream") = nb::none(),
             nb::sig("def malloc(self, size: int, stream: object | None = None) -> int"),
             "The address of `size` bytes, for use in the order of the stream (none: the legacy "
             "default stream).\nRaises OutOfMemoryError.")
@@ -37,7 +50,7 @@ void bind_blocks(nanobind::class_<Engine>& engine) {
             [](Engine& self, nb::handle address, nb::handle size, nb::handle stream) {
                 free_block(self, address, size, stream);
             },
-            nb::arg("address"), nb::arg("size") = nb::none(), nb::arg("stream") = nb::none(),
+            nb::arg("address").none(), nb::arg("size") = nb::none(), nb::arg("stream") = nb::none(),
             nb::sig("def free(self, address: int, size: int | None = None, "
                     "stream: object | None = None) -> None"),
             "Gives a block back at this point of its stream, or of the given one: all its use is "
@@ -47,7 +60,7 @@ void bind_blocks(nanobind::class_<Engine>& engine) {
             [](nb::pointer_and_handle<Engine> self, nb::handle size, nb::handle stream) {
                 return make_device_buffer(self.h, *self.p, size, stream);
             },
-            nb::arg("size"), nb::kw_only(), nb::arg("stream") = nb::none(),
+            nb::arg("size").none(), nb::kw_only(), nb::arg("stream") = nb::none(),
             nb::sig("def allocate(self, size: int, *, stream: object | None = None) "
                     "-> DeviceBuffer"),
             "A block as an object that gives itself back.")
@@ -56,11 +69,22 @@ void bind_blocks(nanobind::class_<Engine>& engine) {
             [](Engine& self, nb::handle address, nb::handle size, nb::handle stream) {
                 free_block(self, address, size, stream);
             },
-            nb::arg("address"), nb::arg("size"), nb::kw_only(), nb::arg("stream") = nb::none(),
+            nb::arg("address").none(), nb::arg("size").none(), nb::kw_only(),
+            nb::arg("stream") = nb::none(),
             nb::sig("def deallocate(self, address: int, size: int, *, "
                     "stream: object | None = None) -> None"),
             "free, under the name that goes with allocate.")
-        .def_prop_ro("closed", &Engine::closed);
+        .def_prop_ro("closed", &Engine::closed)
+        .def(
+            "__enter__", [](nb::handle self) { return nb::borrow(self); },
+            nb::sig("def __enter__(self) -> typing.Self"))
+        .def("__exit__", &close_at_exit, nb::arg("kind") = nb::none(),
+             nb::arg("error") = nb::none(), nb::arg("traceback") = nb::none(),
+             nb::sig("def __exit__(self, kind: object = None, error: object = None, "
+                     "traceback: object = None) -> None"))
+        .def("__repr__", [](nb::pointer_and_handle<Engine> self) {
+            return self.p->describe(self.h, self.p->closed());
+        });
 }
 
 }  // namespace vramkit

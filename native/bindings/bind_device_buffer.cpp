@@ -18,6 +18,12 @@ namespace {
 
 // For resources written in Python: asks their malloc, and gives back by their deallocate.
 void make(DeviceBuffer* self, nb::object resource, nb::object size, nb::object stream) {
+    if (PyType_Check(resource.ptr()) || !nb::hasattr(resource, "malloc") ||
+        !nb::hasattr(resource, "deallocate")) {
+        const std::string text = std::string("resource is ") + nb::repr(resource).c_str() +
+                                 "; it must be one, with malloc and deallocate";
+        throw nb::type_error(text.c_str());
+    }
     const uint64_t address = nb::cast<uint64_t>(resource.attr("malloc")(size, stream));
     const uint64_t nbytes = positive(size, "size");
     new (self) DeviceBuffer(std::move(resource), nullptr, address, nbytes, std::move(stream));
@@ -66,7 +72,7 @@ void bind_device_buffer(nb::module_& module) {
         "Device memory from a resource, given back on close, at the end of a with block, or when "
         "dropped.\n\nKeeps its resource and its stream alive. It is freed in the order of the "
         "stream it was allocated on; use it on other streams only with events in between.")
-        .def("__init__", &make, nb::arg("resource"), nb::arg("size"),
+        .def("__init__", &make, nb::arg("resource").none(), nb::arg("size").none(),
              nb::arg("stream") = nb::none(),
              nb::sig("def __init__(self, resource: object, size: int, "
                      "stream: object | None = None) -> None"))

@@ -67,6 +67,7 @@ class PoolEngine final : public NativeResource {
     uintptr_t c_handle() const { return reinterpret_cast<uintptr_t>(handle_.get()); }
     using NativeResource::fail;
     using NativeResource::gone;
+    using NativeResource::require_present;
     using NativeResource::stream;
 
   private:
@@ -323,10 +324,10 @@ void bind_pool(nb::module_& module) {
     engine
         .def(nb::init<std::shared_ptr<Device>, const Config*>(), nb::arg("device"),
              nb::arg("config").none())
-        .def("try_malloc", &try_malloc, nb::arg("size"), nb::arg("stream") = nb::none(),
+        .def("try_malloc", &try_malloc, nb::arg("size").none(), nb::arg("stream") = nb::none(),
              nb::sig("def try_malloc(self, size: int, stream: object | None = None) -> int | None"),
              "As malloc, but never waits: None where nothing is to be had at once.")
-        .def("preallocate", &preallocate, nb::arg("size"), nb::arg("count"),
+        .def("preallocate", &preallocate, nb::arg("size").none(), nb::arg("count").none(),
              nb::sig("def preallocate(self, size: int, count: int) -> None"),
              "Has `count` blocks ready that are large enough for `size` bytes.")
         .def("reset_stats", &reset_stats, "Counters from zero; usage and reserved memory stay.")
@@ -336,7 +337,7 @@ void bind_pool(nb::module_& module) {
             "may use the pool meanwhile.")
         .def_prop_ro("c_handle", &PoolEngine::c_handle,
                      "The vramkit_pool* of the C interface, as long as this object lives.")
-        .def("also_used_on", &also_used_on, nb::arg("address"), nb::arg("stream").none(),
+        .def("also_used_on", &also_used_on, nb::arg("address").none(), nb::arg("stream").none(),
              nb::sig("def also_used_on(self, address: int, stream: object | None) -> None"),
              "The block is used on this stream too (none: the legacy default stream). Freed, it is "
              "held until that stream has done what it holds then; neither host nor stream waits.")
@@ -345,12 +346,14 @@ void bind_pool(nb::module_& module) {
         .def("step", &step,
              "What the background thread does, once. True: marks are awaited, and more is to do "
              "soon.")
-        .def("layout", &layout, nb::sig("def layout(self) -> dict[str, Any]"),
+        .def("_layout", &layout, nb::sig("def _layout(self) -> dict[str, Any]"),
              "Where everything is: extents, slabs, blocks and streams.")
-        .def("give_back", &give_back, nb::arg("wait"))
-        .def("counts", &counts, nb::sig("def counts(self) -> dict[str, float]"))
-        .def("shut", &shut)
-        .def("apply", &apply, nb::arg("config"));
+        .def("_require_present", &PoolEngine::require_present,
+             "Raises ClosedError in a forked child and after a reset of the simulated GPU.")
+        .def("_give_back", &give_back, nb::arg("wait"))
+        .def("_counts", &counts, nb::sig("def _counts(self) -> dict[str, float]"))
+        .def("_shut", &shut)
+        .def("_apply", &apply, nb::arg("config"));
 }
 
 }  // namespace vramkit

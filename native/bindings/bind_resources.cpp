@@ -168,7 +168,8 @@ class ArenaEngine final : public PlainEngine {
 template <typename Engine>
 void bind_sized(nb::module_& module, const char* name) {
     nb::class_<Engine, PlainEngine>(module, name)
-        .def(nb::init<std::shared_ptr<Device>, nb::handle>(), nb::arg("device"), nb::arg("size"),
+        .def(nb::init<std::shared_ptr<Device>, nb::handle>(), nb::arg("device"),
+             nb::arg("size").none(),
              nb::sig("def __init__(self, device: Device, size: int) -> None"))
         .def_prop_ro(
             "free_bytes", [](const Engine& self) { return self.engine().free_bytes(); },
@@ -183,19 +184,6 @@ void bind_resources(nb::module_& module) {
     plain
         .def("close", &PlainEngine::close,
              "Give everything back. Raises ValueError while blocks are in use. Twice is harmless.")
-        .def(
-            "__enter__", [](nb::handle self) { return nb::borrow(self); },
-            nb::sig("def __enter__(self) -> typing.Self"))
-        // What an exception left behind goes with the resource; it must not hide the exception.
-        .def(
-            "__exit__",
-            [](PlainEngine& self, nb::handle kind, nb::handle, nb::handle) {
-                if (kind.is_none()) self.close();
-            },
-            nb::arg("kind") = nb::none(), nb::arg("error") = nb::none(),
-            nb::arg("traceback") = nb::none(),
-            nb::sig("def __exit__(self, kind: object = None, error: object = None, "
-                    "traceback: object = None) -> None"))
         .def_prop_ro(
             "device", [](const PlainEngine& self) { return self.device(); },
             nb::for_getter(nb::sig("def device(self) -> object")))

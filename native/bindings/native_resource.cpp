@@ -1,6 +1,8 @@
 // Arguments, streams and errors of native resources.
 #include "bindings/native_resource.h"
 
+#include <nanobind/stl/shared_ptr.h>
+
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -65,6 +67,7 @@ uint64_t pointer(nb::handle number) {
 
 NativeResource::NativeResource(std::shared_ptr<Device> device, const char* name)
     : device_(std::move(device)),
+      device_text_(nb::repr(nb::cast(device_)).c_str()),
       name_(name),
       epoch_(device_->session().epoch()),
       fork_count_(pool::fork_count()) {}
@@ -72,6 +75,12 @@ NativeResource::NativeResource(std::shared_ptr<Device> device, const char* name)
 void NativeResource::fail(const Failure& why, const char* method) const {
     const std::string call = method == nullptr ? name_ : std::string(name_) + "." + method;
     raise_failure(device_->session().driver(), why, call.c_str());
+}
+
+std::string NativeResource::describe(nb::handle self, bool closed) const {
+    const nb::object type = self.type().attr("__name__");
+    return std::string("<") + nb::str(type).c_str() + " on " + device_text_ +
+           (closed ? ", closed>" : ">");
 }
 
 bool NativeResource::forked() const { return fork_count_ != pool::fork_count(); }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "bindings/device.h"
 #include "pool/types.h"
@@ -36,6 +37,8 @@ class NativeResource {
     // The simulated GPU was reset, and all blocks went with it; or this is a forked child, and they
     // are the parent's. Nothing is to be given back then.
     bool lost() const { return gone() || forked(); }
+    // "<Pool on <Device ...>, closed>", with the class of the Python object.
+    std::string describe(nanobind::handle self, bool closed) const;
 
   protected:
     bool gone() const { return epoch_ != device_->session().epoch(); }
@@ -49,6 +52,8 @@ class NativeResource {
 
   private:
     std::shared_ptr<Device> device_;
+    // As it was when this was made: a forked child cannot ask for it.
+    std::string device_text_;
     const char* name_;
     uint64_t epoch_;
     int fork_count_;

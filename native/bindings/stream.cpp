@@ -65,10 +65,11 @@ CUstream stream_handle(nb::handle object) {
         stream.require_usable();
         return stream.handle();
     }
-    if (!nb::hasattr(object, "__cuda_stream__")) {
+    const bool is_class = PyType_Check(object.ptr());
+    if (is_class || !nb::hasattr(object, "__cuda_stream__")) {
         std::string message =
             "a stream is a vramkit Stream or an object with __cuda_stream__, not ";
-        message += nb::type_name(object.type()).c_str();
+        message += is_class ? nb::repr(object).c_str() : nb::type_name(object.type()).c_str();
         if (nb::isinstance<nb::int_>(object)) {
             message += "; Stream.from_handle(device, handle) takes a raw handle";
         }

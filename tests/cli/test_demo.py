@@ -9,17 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from vramkit import Pool
-
 from .support import Vramkit
 
-# The pool's chapter needs it, and every run of the demo has that chapter.
-needs_layout = pytest.mark.skipif(
-    not hasattr(Pool, "layout"), reason="the engine does not tell its layout yet"
-)
 
-
-@needs_layout
 def test_the_facts_show_a_saving_a_pool_and_a_caught_race(vramkit: Vramkit, tmp_path: Path) -> None:
     result = vramkit("demo", "--json", "--no-report", "--driver", "sim")
     assert result.returncode == 0, result.stderr
@@ -49,7 +41,6 @@ def test_the_facts_show_a_saving_a_pool_and_a_caught_race(vramkit: Vramkit, tmp_
     assert race["right_reports"] == []
 
 
-@needs_layout
 def test_the_guided_run_says_simulated_and_where_the_report_is(
     vramkit: Vramkit, tmp_path: Path
 ) -> None:
@@ -67,7 +58,6 @@ def test_the_guided_run_says_simulated_and_where_the_report_is(
     assert not re.search(r"https?://|@import|url\(|<link|<script[^>]+src|<img", text)
 
 
-@needs_layout
 def test_without_a_choice_and_without_a_card_it_simulates_and_says_why(vramkit: Vramkit) -> None:
     result = vramkit("demo", "--no-report", COLUMNS="200")
     assert result.returncode == 0, result.stderr
@@ -76,7 +66,6 @@ def test_without_a_choice_and_without_a_card_it_simulates_and_says_why(vramkit: 
         assert "profile h200: no NVIDIA driver on this machine" in result.stdout
 
 
-@needs_layout
 def test_another_profile_is_named(vramkit: Vramkit) -> None:
     result = vramkit("demo", "--json", "--no-report", "--driver", "sim:pcie4-24gb")
     assert result.returncode == 0, result.stderr
@@ -98,7 +87,7 @@ def test_report_and_no_report_exclude_each_other(vramkit: Vramkit) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [pytest.param(("demo", "--no-report"), marks=needs_layout), ("doctor", "--quick")],
+    [("demo", "--no-report"), ("doctor", "--quick")],
 )
 def test_our_own_commands_are_clean_under_the_checker(
     vramkit: Vramkit, command: tuple[str, ...]

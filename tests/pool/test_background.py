@@ -99,7 +99,7 @@ def test_it_joins_idle_memory(device: Device) -> None:
 
         def joined() -> bool:
             pool.free(pool.malloc(6 * MIB))  # what makes pieces of 4 MiB of no use
-            extents = pool.layout()["extents"]
+            extents = pool._layout()["extents"]
             return [each["bytes"] for each in extents if each["use"] == "idle"] == [32 * MIB]
 
         assert eventually(joined)

@@ -20,7 +20,7 @@ def test_sizes_that_no_block_has(pool: Pool, size: int) -> None:
     assert pool.stats().reserved == 0
 
 
-@pytest.mark.parametrize("size", [1.5, "4096", b"1", [1]])
+@pytest.mark.parametrize("size", [1.5, "4096", b"1", [1], None])
 def test_sizes_that_are_no_integers(pool: Pool, size: Any) -> None:
     for call in (pool.malloc, pool.try_malloc, pool.allocate, lambda n: pool.preallocate(n, 1)):
         with pytest.raises(TypeError, match="integer"):
@@ -37,8 +37,11 @@ def test_preallocate_takes_at_least_one_block(pool: Pool, count: int) -> None:
 def test_numbers_that_are_no_pointers(pool: Pool, address: int) -> None:
     with pytest.raises(ValueError, match="not of this pool"):
         pool.free(address)
-    with pytest.raises(TypeError, match="integer"):
-        pool.free(str(address))  # type: ignore[arg-type]
+    for none in (str(address), None):
+        with pytest.raises(TypeError, match="integer"):
+            pool.free(none)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="integer"):
+            pool.also_used_on(none, None)  # type: ignore[arg-type]
 
 
 def test_pointers_of_others(pool: Pool, device: Device) -> None:

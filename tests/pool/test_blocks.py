@@ -269,3 +269,25 @@ def test_instance_is_one_a_device_and_made_again_when_closed(device: Device) -> 
     assert second is not first
     second.free(second.malloc(4096))
     second.close()
+
+
+def test_instance_is_a_plain_pool_whoever_is_asked(device: Device) -> None:
+    class Own(Pool):
+        def __init__(self) -> None:
+            raise AssertionError
+
+    first = Own.instance(device)
+    assert type(first) is Pool
+    assert Pool.instance(device) is first
+    first.configure(batch_alloc_count=4)
+    first.close()
+
+
+def test_the_text_of_a_pool_has_its_class_and_whether_it_is_closed(device: Device) -> None:
+    class Own(Pool):
+        pass
+
+    pool = Own(device=device, background=False)
+    assert repr(pool) == f"<Own on {device!r}>"
+    pool.close()
+    assert repr(pool) == f"<Own on {device!r}, closed>"

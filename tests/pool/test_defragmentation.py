@@ -29,7 +29,7 @@ def scatter(pool: Pool, device: Device, pieces: int, size: int = 4 * MIB) -> lis
 
 
 def idle_pieces(pool: Pool) -> list[int]:
-    extents: list[dict[str, Any]] = pool.layout()["extents"]
+    extents: list[dict[str, Any]] = pool._layout()["extents"]
     return [extent["bytes"] for extent in extents if extent["use"] == "idle"]
 
 

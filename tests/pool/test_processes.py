@@ -36,6 +36,7 @@ pool.configure(thread_cache_max_blocks=0)
 pool.free(pool.malloc(9 << 20, stream))  # with a mark
 if sys.argv[4] == "asleep": wait_until_the_thread_sleeps()
 warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads is what is tested
+text = repr(pool)
 child = os.fork()
 if child == 0:
     for name, call in {
@@ -45,16 +46,22 @@ if child == 0:
         "trim": pool.trim,
         "step": pool.step,
         "defragment": pool.defragment,
-        "layout": pool.layout,
+        "layout": pool._layout,
         "preallocate": lambda: pool.preallocate(4096, 1),
         "close": pool.close,
+        "configure": lambda: pool.configure(limit=None),
+        "print_stats": pool.print_stats,
+        "snapshot": pool.snapshot,
         "another": vramkit.Pool,
+        "another of the device": lambda: vramkit.Pool(device=device),
         "instance": vramkit.Pool.instance,
+        "instance of the device": lambda: vramkit.Pool.instance(device),
     }.items():
         try:
             call()
         except vramkit.driver.ClosedError as error:
             print(name, error)
+    assert repr(pool) == text.removesuffix(">") + ", closed>", repr(pool)
     if sys.argv[3] == "drops":
         buffer.close()
         del buffer, pool
@@ -145,10 +152,14 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(
         "layout",
         "preallocate",
         "close",
+        "configure",
+        "print_stats",
+        "snapshot",
     ]
     said = [f"{name} {words}" for name in names]
+    made = ["another", "another of the device", "instance", "instance of the device"]
     words = "the driver belongs to the parent process: a forked child cannot use it"
-    said += [f'{name} {words}; start children by "spawn"' for name in ("another", "instance")]
+    said += [f'{name} {words}; start children by "spawn"' for name in made]
     assert (done.stderr, done.stdout.splitlines()) == ("", [*said, "the parent went on"])
 
 

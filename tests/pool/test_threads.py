@@ -128,7 +128,7 @@ def test_threads_on_streams_in_random_order(
     def tend() -> None:
         chance = random.Random(99)
         for _ in range(200):
-            chance.choice([pool.trim, pool.defragment, pool.step, pool.stats, pool.layout])()
+            chance.choice([pool.trim, pool.defragment, pool.step, pool.stats, pool._layout])()
 
     run(tend, *(work(seed) for seed in range(6)))
     for address, size in shared:

@@ -28,7 +28,12 @@ child = os.fork()
 if child == 0:
     for name, resource in resources.items():
         assert resource.closed
-        for call in (lambda: resource.malloc(4096), lambda: resource.free(addresses[name])):
+        assert "closed" in repr(resource)
+        for call in (
+            lambda: resource.malloc(4096),
+            lambda: resource.free(addresses[name]),
+            lambda: MAKERS[name](device, Path(sys.argv[3])),
+        ):
             try:
                 call()
             except vramkit.driver.ClosedError as error:

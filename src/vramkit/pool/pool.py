@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -30,27 +29,32 @@ class Pool(_core.PoolEngine):
     """
 
     def __init__(self, *, device: Device | int | None = None, **settings: Any) -> None:
-        self._config = _configured(PoolConfig(), settings)
-        self._device = device_of(device)
-        super().__init__(self._device, self._config.for_engine())
+        config = _configured(PoolConfig(), settings)
+        self._open(device_of(device), config, config.for_engine())
 
-    @classmethod
-    def instance(cls, device: Device | int | None = None) -> Pool:
+    @staticmethod
+    def instance(device: Device | int | None = None) -> Pool:
         """The process-wide pool of a device, made on first use and again after it was closed.
 
-        Programs in C have the same one as vramkit_pool_instance(device).
+        A plain Pool, whatever class it is asked of. Programs in C have the same one as
+        vramkit_pool_instance(device).
         """
         found = device_of(device)
         key = (id(found.driver), found.ordinal)
         with _lock:
             pool = _instances.get(key)
             if pool is None or pool.closed:
-                pool = cls.__new__(cls)
-                pool._config = PoolConfig()
-                pool._device = found
-                _core.PoolEngine.__init__(pool, found, None)
+                pool = Pool.__new__(Pool)
+                pool._open(found, PoolConfig(), None)
                 _instances[key] = pool
             return pool
+
+    def _open(self, device: Device, config: PoolConfig, engine: _core.PoolConfig | None) -> None:
+        """Without settings for the engine it is the process-wide one."""
+        self._device = device
+        self._config = config
+        self._changing = Lock()
+        _core.PoolEngine.__init__(self, device, engine)
 
     @property
     def device(self) -> Device:
@@ -62,20 +66,23 @@ class Pool(_core.PoolEngine):
 
     def configure(self, **settings: Any) -> None:
         """Change settings at run time; those left out stay."""
-        changed = _configured(self._config, settings)
-        self.apply(changed.for_engine())
-        self._config = changed
+        self._require_present()  # in a forked child nobody may let go of the lock
+        with self._changing:
+            changed = _configured(self._config, settings)
+            self._apply(changed.for_engine())
+            self._config = changed
 
     def stats(self) -> PoolStats:
-        return msgspec.convert(self.counts(), PoolStats)
+        return msgspec.convert(self._counts(), PoolStats)
 
     def print_stats(self) -> None:
         """A table of stats() on standard output."""
         from rich.console import Console
         from rich.table import Table
 
+        stats = self.stats()
         table = Table("what", "figure", title=f"Pool on {self._device.name}")
-        for name, value in msgspec.structs.asdict(self.stats()).items():
+        for name, value in msgspec.structs.asdict(stats).items():
             table.add_row(
                 name.replace("_", " "),
                 f"{value:,.3f}" if isinstance(value, float) else f"{value:,}",
@@ -88,37 +95,21 @@ class Pool(_core.PoolEngine):
         """
         from vramkit.pool.snapshot import take
 
-        return take(self, self.layout(), stacks)
+        return take(self, self._layout(), stacks)
 
     def trim(self) -> int:
         """Give idle memory whose work is done back to the driver. The bytes that went."""
-        return self.give_back(False)
+        return self._give_back(False)
 
     def release_all(self) -> int:
         """Wait for the work of idle memory, give all of it back, and reset the counters."""
-        released = self.give_back(True)
+        released = self._give_back(True)
         self.reset_stats()
         return released
 
     def close(self) -> None:
         """Give everything back. Raises ValueError while blocks are in use. Twice is harmless."""
-        self.shut()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        # What an exception left behind goes with the pool; it must not hide the exception.
-        if kind is None:
-            self.close()
-
-    def __repr__(self) -> str:
-        return f"<Pool on {self._device!r}>"
+        self._shut()
 
 
 def _configured(base: PoolConfig, settings: dict[str, Any]) -> PoolConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import TYPE_CHECKING
 
 from vramkit import _core
@@ -29,11 +30,19 @@ class AsyncResource(_core.DriverPoolEngine):
         shared: bool = False,
         release_threshold: int | None = None,
     ) -> None:
-        if release_threshold is not None and not 0 <= release_threshold < 1 << 64:
-            raise ValueError(
-                f"release_threshold is {release_threshold}; it may be None, or 0 to {2**64 - 1}"
-            )
+        if not isinstance(shared, bool):
+            raise TypeError(f"shared is {shared!r}; it may be True or False")
+        if release_threshold is not None:
+            release_threshold = _threshold(release_threshold)
         super().__init__(device_of(device), shared, release_threshold)
 
-    def __repr__(self) -> str:
-        return f"<AsyncResource on {self.device!r}>"
+
+def _threshold(given: int) -> int:
+    words = f"release_threshold is {given!r}; it may be None, or 0 to {2**64 - 1}"
+    try:
+        threshold = index(given)
+    except TypeError:
+        raise TypeError(words) from None
+    if not 0 <= threshold < 1 << 64:
+        raise ValueError(words)
+    return threshold

@@ -19,6 +19,3 @@ class DirectResource(_core.DirectEngine):
 
     def __init__(self, *, device: Device | int | None = None) -> None:
         super().__init__(device_of(device))
-
-    def __repr__(self) -> str:
-        return f"<DirectResource on {self.device!r}>"

@@ -21,6 +21,3 @@ class Arena(_core.ArenaEngine):
 
     def __init__(self, size: int, *, device: Device | int | None = None) -> None:
         super().__init__(device_of(device), size)
-
-    def __repr__(self) -> str:
-        return f"<Arena on {self.device!r}>"

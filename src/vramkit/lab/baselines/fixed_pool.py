@@ -20,6 +20,3 @@ class FixedPool(_core.FixedPoolEngine):
 
     def __init__(self, size: int, *, device: Device | int | None = None) -> None:
         super().__init__(device_of(device), size)
-
-    def __repr__(self) -> str:
-        return f"<FixedPool on {self.device!r}>"
