@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,12 @@ KIB = 1 << 10
 MIB = 1 << 20
 
 
+@pytest.mark.parametrize("resource", [None, 1, FixedPool])
+def test_a_buffer_is_of_a_resource(resource: Any) -> None:
+    with pytest.raises(TypeError, match=r"resource is .*; it must be one, with malloc"):
+        Buffer(resource, 64)
+
+
 # Any adaptor
 
 
@@ -33,13 +41,6 @@ def test_an_adaptor_leaves_its_upstream_open(below: FixedPool) -> None:
     assert not below.closed
 
 
-def test_an_exception_is_not_hidden_by_blocks_in_use(below: FixedPool) -> None:
-    with pytest.raises(KeyError), Statistics(below) as adaptor:
-        address = adaptor.malloc(KIB)
-        raise KeyError
-    adaptor.free(address)
-
-
 def test_an_adaptor_that_fails_gives_the_block_back(below: FixedPool) -> None:
     class Failing(Adaptor):
         def allocated(self, address: int, size: int, stream: object | None) -> object:
@@ -48,6 +49,39 @@ def test_an_adaptor_that_fails_gives_the_block_back(below: FixedPool) -> None:
     with Failing(below) as adaptor, pytest.raises(RuntimeError, match="no"):
         adaptor.malloc(KIB)
     assert below.live_blocks == 0
+
+
+def test_an_adaptor_is_not_copied(below: FixedPool) -> None:
+    class Own(Limit):
+        pass
+
+    with Own(below, MIB) as limit:
+        for make in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="a Own can be neither copied nor pickled"):
+                make(limit)
+
+
+def test_an_adaptor_that_was_not_begun(below: FixedPool) -> None:
+    class Forgetful(Limit):
+        def __init__(self) -> None:
+            self._used = 0
+
+    adaptor = Forgetful()
+    for use in (lambda: adaptor.malloc(1), lambda: adaptor.device, adaptor.close, adaptor.__repr__):
+        with pytest.raises(TypeError, match=r"Forgetful.__init__ must call super\(\).__init__"):
+            use()
+    with pytest.raises(AttributeError, match="'Forgetful' object has no attribute 'other'"):
+        adaptor.other()  # type: ignore[attr-defined]
+
+
+def test_the_class_is_told(below: FixedPool) -> None:
+    class Own(Statistics):
+        pass
+
+    adaptor = Own(below)
+    assert repr(adaptor) == f"<Own over {below!r}>"
+    adaptor.close()
+    assert repr(adaptor) == f"<Own over {below!r}, closed>"
 
 
 @pytest.mark.parametrize("upstream", [None, 5, "pool", FixedPool])
@@ -130,6 +164,17 @@ def test_a_request_that_fails_below_does_not_count(below: FixedPool) -> None:
         with pytest.raises(ValueError, match="size is -5"):
             limit.malloc(-5)
         assert limit.used == 0
+
+
+def test_a_block_that_is_not_handed_out_does_not_count(below: FixedPool) -> None:
+    class Failing(Limit):
+        def allocated(self, address: int, size: int, stream: object | None) -> object:
+            raise RuntimeError("no")
+
+    with Failing(below, 1000) as limit:
+        with pytest.raises(RuntimeError, match="no"):
+            limit.malloc(600)
+        assert (limit.used, below.live_blocks) == (0, 0)
 
 
 @pytest.mark.parametrize("limit", [0, -1])
@@ -215,6 +260,11 @@ def test_a_callback_is_asked_for_memory_errors_only(below: FixedPool) -> None:
     with FailureCallback(below, never) as resource:
         with pytest.raises(ValueError, match="size is 0"):
             resource.malloc(0)
+        with Limit(below, KIB) as limit, FailureCallback(limit, never) as limited:
+            with pytest.raises(ValueError, match="1 to 1099511627776"):
+                limited.malloc(2**64)
+            with pytest.raises(AssertionError):
+                limited.malloc(MIB)
         with pytest.raises(AssertionError):
             resource.malloc(9 * MIB)
     with pytest.raises(TypeError, match="must be callable"):

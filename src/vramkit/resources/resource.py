@@ -9,6 +9,9 @@ from vramkit._core import DeviceBuffer as Buffer
 if TYPE_CHECKING:
     from vramkit.driver import Device
 
+LARGEST = 1 << 40
+"""Bytes of the largest request."""
+
 
 @runtime_checkable
 class Resource(Protocol):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext, suppress
 from operator import index
 from threading import RLock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, SupportsIndex
 
 from vramkit._core import DeviceBuffer as Buffer
 from vramkit.driver.errors import ClosedError
@@ -48,6 +49,10 @@ class Adaptor:
         """A block from the upstream."""
         return self._upstream.malloc(size, stream)
 
+    def put_back(self, address: int, size: int) -> None:
+        """Undoes take(): allocated() failed, and the block is not handed out."""
+        self._upstream.free(address)
+
     def allocated(self, address: int, size: int, stream: object | None) -> object:
         """A block is handed out; what is returned is kept with it. Called with the lock held."""
         return None
@@ -82,7 +87,7 @@ class Adaptor:
                 self._live[address] = Held(size, self.allocated(address, size, stream))
         except BaseException:
             self._live.pop(address, None)
-            self._upstream.free(address)
+            self.put_back(address, size)
             raise
         return address
 
@@ -140,9 +145,20 @@ class Adaptor:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # What an exception left behind must not hide the exception.
-        if kind is None:
+        # Blocks that an exception left in use must not hide it.
+        with nullcontext() if kind is None else suppress(Exception):
             self.close()
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} can be neither copied nor pickled")
+
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} over {self._upstream!r}>"
+        closed = ", closed" if self.closed else ""
+        return f"<{type(self).__name__} over {self._upstream!r}{closed}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            if name in ("_upstream", "_closed", "_lock", "_live"):
+                raise TypeError(f"{type(self).__name__}.__init__ must call super().__init__()")
+            return object.__getattribute__(self, name)  # raises the usual AttributeError

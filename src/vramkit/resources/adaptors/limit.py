@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from operator import index
-from typing import TYPE_CHECKING
 
 from vramkit.driver.errors import OutOfMemoryError
 from vramkit.resources.adaptors.adaptor import Adaptor, Held
-
-if TYPE_CHECKING:
-    from vramkit.resources.resource import Resource
+from vramkit.resources.resource import LARGEST, Resource
 
 
 class Limit(Adaptor):
@@ -37,7 +34,7 @@ class Limit(Adaptor):
         return self._used
 
     def take(self, size: int, stream: object | None) -> int:
-        if size <= 0:
+        if not 0 < size <= LARGEST or self._upstream.closed:
             return super().take(size, stream)  # the upstream says what is wrong
         with self._lock:
             used = self._used
@@ -56,6 +53,11 @@ class Limit(Adaptor):
             with self._lock:
                 self._used -= size
             raise
+
+    def put_back(self, address: int, size: int) -> None:
+        super().put_back(address, size)
+        with self._lock:
+            self._used -= size
 
     def freed(self, address: int, block: Held, stream: object | None) -> None:
         self._used -= block.size
