@@ -17,8 +17,8 @@ bool Pool::is_valid(const Config& config, Failure& why) {
         config.alignment > kSpan) {
         return refuse("alignment must be a power of two from 256 to 65536");
     }
-    if (!(config.defrag_threshold >= 0 && config.defrag_threshold <= 1)) {
-        return refuse("defrag_threshold must be 0 to 1");
+    if (!(config.defrag_threshold >= 0 && config.defrag_threshold < 1)) {
+        return refuse("defrag_threshold must be 0 or more, and below 1");
     }
     if (config.defrag_interval_ms == 0) return refuse("defrag_interval_ms must be at least 1");
     return true;

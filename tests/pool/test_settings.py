@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device, OutOfMemoryError
 from vramkit.pool import PoolConfig
+from vramkit.pool import pool as pool_module
 
 from .support import KIB, MIB
 
@@ -21,6 +23,23 @@ def test_settings_are_given_read_and_changed(device: Device) -> None:
         assert pool.config == PoolConfig(background=False, limit=64 * MIB)
         pool.configure(batch_alloc_count=4)
         assert pool.config == PoolConfig(background=False, limit=64 * MIB, batch_alloc_count=4)
+
+
+def test_of_two_changes_at_once_both_are_kept(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = threading.Thread(target=pool.configure, kwargs={"batch_alloc_count": 4})
+    configured = pool_module._configured
+
+    def interrupted(base: PoolConfig, settings: dict[str, Any]) -> PoolConfig:
+        changed = configured(base, settings)
+        if "cache_bytes" in settings:
+            other.start()
+            other.join(0.1)  # time enough to be done, were it not made to wait
+        return changed
+
+    monkeypatch.setattr(pool_module, "_configured", interrupted)
+    pool.configure(cache_bytes=MIB)
+    other.join()
+    assert pool.config == PoolConfig(background=False, cache_bytes=MIB, batch_alloc_count=4)
 
 
 # What is refused
@@ -39,10 +58,10 @@ NO_SENSE: list[tuple[dict[str, Any], str]] = [
     ({"alignment": 128}, "alignment is 128; it may be 256, 512, 1024, ... 65536"),
     ({"alignment": 768}, "alignment is 768; it may be 256"),
     ({"alignment": 131_072}, "alignment is 131072; it may be 256"),
-    ({"defrag_threshold": -0.1}, "defrag_threshold is -0.1; it may be 0 to 1"),
-    ({"defrag_threshold": 1.5}, "defrag_threshold is 1.5; it may be 0 to 1"),
-    ({"defrag_threshold": float("nan")}, "defrag_threshold is nan; it may be 0 to 1"),
-    ({"defrag_threshold": "x"}, "defrag_threshold is 'x'; it may be 0 to 1"),
+    ({"defrag_threshold": -0.1}, "defrag_threshold is -0.1; it may be 0 or more, below 1"),
+    ({"defrag_threshold": 1}, "defrag_threshold is 1; it may be 0 or more, below 1"),
+    ({"defrag_threshold": float("nan")}, "defrag_threshold is nan; it may be 0 or more"),
+    ({"defrag_threshold": "x"}, "defrag_threshold is 'x'; it may be 0 or more"),
     ({"defrag_interval_ms": 2**41}, r"it may be 1 or more milliseconds, up to 2\^40"),
     ({"defrag_interval_ms": None}, "defrag_interval_ms is None; it may be 1 or more"),
     ({"defrag_interval_ms": 0}, "defrag_interval_ms is 0; it may be 1 or more milliseconds"),
@@ -69,6 +88,10 @@ NO_EFFECT: list[tuple[dict[str, Any], str]] = [
     (
         {"nvtx": True, "limit": 64 * MIB, "defrag_threshold": 0.1},
         "defrag_threshold has no effect with nvtx=True, where no memory moves",
+    ),
+    (
+        {"nvtx": True, "limit": 64 * MIB, "enable_defrag": False},
+        "enable_defrag has no effect with nvtx=True, where no memory moves",
     ),
     (
         {"cache_bytes": 64 * MIB, "thread_cache_bytes": 32 * MIB},
@@ -149,6 +172,13 @@ def test_limit_is_never_exceeded(device: Device) -> None:
         blocks.append(pool.malloc(16 * MIB))
         for address in blocks:
             pool.free(address)
+
+
+def test_a_limit_counts_in_whole_pages(device: Device) -> None:
+    with Pool(device=device, background=False, limit=4 * MIB - 1) as pool:
+        address = pool.malloc(2 * MIB)
+        assert pool.try_malloc(256) is None
+        pool.free(address)
 
 
 def test_preallocation_keeps_to_the_limit(pool: Pool) -> None:
@@ -252,11 +282,11 @@ def test_batch_alloc_count_blocks_are_made_and_moved_at_once(pool: Pool, device:
     pool.configure(batch_alloc_count=8)
     with device.stream() as stream:
         address = pool.malloc(65_536, stream)
-        assert [slab["count"] for slab in pool.layout()["slabs"]] == [8]
+        assert [slab["count"] for slab in pool._layout()["slabs"]] == [8]
         assert pool.stats().cached == 7 * 65_536
         pool.configure(batch_alloc_count=3)
         other = pool.malloc(40_000, stream)
-        assert [slab["count"] for slab in pool.layout()["slabs"]] == [8, 3]
+        assert [slab["count"] for slab in pool._layout()["slabs"]] == [8, 3]
         pool.free(address)
         pool.free(other)
 

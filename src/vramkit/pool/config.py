@@ -38,7 +38,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     thread_cache_bytes: int = 256 * MIB
     """Bytes that a thread keeps for all its streams together."""
     limit: int | None = None
-    """Bytes that the pool may take from the driver; None: what the card has."""
+    """Bytes the pool may take from the driver, in whole pages of 2 MiB; None: what the card has."""
     decay_ms: int | None = 10_000
     """Memory that nobody needed for so long goes back to the driver; None: never."""
     size_classes: Literal["fine", "seed"] = "fine"
@@ -66,8 +66,8 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.alignment not in _ALIGNMENTS or not _is_integer(self.alignment):
             _refuse("alignment", self.alignment, "256, 512, 1024, ... 65536")
         threshold = self.defrag_threshold
-        if not (_is_integer(threshold) or isinstance(threshold, float)) or not 0 <= threshold <= 1:
-            _refuse("defrag_threshold", threshold, "0 to 1")
+        if not (_is_integer(threshold) or isinstance(threshold, float)) or not 0 <= threshold < 1:
+            _refuse("defrag_threshold", threshold, "0 or more, below 1")
         _in_time("defrag_interval_ms", self.defrag_interval_ms, "1 or more")
         if self.decay_ms is not None:
             _in_time("decay_ms", self.decay_ms, "None for never, or 1 or more")
@@ -84,6 +84,8 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def _refuse_what_does_nothing(self) -> None:
         default = _defaults(type(self))
+        if self.nvtx and not self.enable_defrag:
+            raise ValueError("enable_defrag has no effect with nvtx=True, where no memory moves")
         for name in ("defrag_threshold", "defrag_interval_ms"):
             if getattr(self, name) == default[name]:
                 continue
