@@ -20,9 +20,6 @@ from vramkit.resources import Tracking
 from . import layouts
 from .layouts import BASE, MIB
 
-needs_layout = pytest.mark.skipif(
-    not hasattr(Pool, "layout"), reason="the engine does not tell its layout yet"
-)
 KIB8 = 8192
 
 
@@ -156,13 +153,21 @@ def test_the_text_has_figures_map_and_sums_within_its_width(small: Snapshot) -> 
         assert word in text
 
 
+def test_a_width_in_which_nothing_can_be_read(small: Snapshot) -> None:
+    assert "Memory by address" in small.to_text(40)
+    for width in (39, 1, 0, -5):
+        with pytest.raises(ValueError, match=f"width is {width}; it may be 40 columns or more"):
+            small.to_text(width)
+    with pytest.raises(TypeError, match="integer"):
+        small.to_text("x")  # type: ignore[arg-type]
+
+
 def test_an_empty_pool_has_a_snapshot_too() -> None:
     empty = layouts.snapshot({"extents": [], "slabs": [], "blocks": [], "streams": []})
     assert by_state(empty).total == empty.fragmentation_bytes == 0
     assert "0 B" in empty.to_text() and "0 B in 0 extents" in empty.to_html()
 
 
-@needs_layout
 def test_a_real_pool_adds_up_to_its_statistics(pool: Pool, device: Device) -> None:
     with device.stream() as first, device.stream() as second:
         sizes = [300, 5000, 5000, 70_000, MIB, 3 * MIB, 20 * MIB]
@@ -187,14 +192,12 @@ def test_a_real_pool_adds_up_to_its_statistics(pool: Pool, device: Device) -> No
             pool.free(address)
 
 
-@needs_layout
 def test_the_legacy_stream_has_a_name_and_no_id(pool: Pool) -> None:
     pool.free(pool.malloc(4096))
     (stream,) = pool.snapshot().streams
     assert (stream.kind, stream.id, stream.name) == ("legacy", 0, "legacy default stream")
 
 
-@needs_layout
 def test_stacks_are_kept_of_live_blocks_only(pool: Pool, device: Device) -> None:
     kept, freed = pool.malloc(5000), pool.malloc(5000)
     pool.free(freed)
@@ -204,7 +207,6 @@ def test_stacks_are_kept_of_live_blocks_only(pool: Pool, device: Device) -> None
     pool.free(kept)
 
 
-@needs_layout
 def test_stacks_of_a_tracking_adaptor(pool: Pool) -> None:
     with Tracking(pool) as tracking:
         kept, other = tracking.malloc(5000), pool.malloc(5000)
@@ -216,7 +218,6 @@ def test_stacks_of_a_tracking_adaptor(pool: Pool) -> None:
         pool.free(other)
 
 
-@needs_layout
 def test_what_is_no_stack_is_refused(pool: Pool) -> None:
     address = pool.malloc(5000)
     given: Any
@@ -226,10 +227,12 @@ def test_what_is_no_stack_is_refused(pool: Pool) -> None:
     for given in ("abc", 5, [5], {"a"}):
         with pytest.raises(TypeError, match="; it may be a list of lines of text"):
             pool.snapshot(stacks={address: given})
+    for given in ("a", 1.5, None):
+        with pytest.raises(TypeError, match=r"stacks has the key .*; it may be an address"):
+            pool.snapshot(stacks={given: ["b"]})
     pool.free(address)
 
 
-@needs_layout
 @pytest.mark.sim_only
 @pytest.mark.sim(profile="pcie4-24gb")
 def test_a_simulated_card_is_named_as_such(pool: Pool) -> None:

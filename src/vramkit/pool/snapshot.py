@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from io import StringIO
+from operator import index
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "vramkit.snapshot"
 VERSION: Final = 1
+NARROWEST: Final = 40  # columns; in fewer, figures and labels have no room
 
 State = Literal["live", "cached", "shelved", "idle"]
 
@@ -121,7 +123,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return page(document(self))
 
     def to_text(self, width: int = 100) -> str:
-        """Figures, map and sums for a terminal, without colours."""
+        """Figures, map and sums for a terminal of that many columns, without colours."""
+        if index(width) < NARROWEST:
+            raise ValueError(f"width is {width}; it may be {NARROWEST} columns or more")
         from rich.console import Console
 
         from vramkit.pool.map import terminal_blocks
@@ -201,6 +205,8 @@ def _lines(stacks: Mapping[int, Sequence[str]] | Tracking | None) -> dict[int, l
             "mapping from addresses to lists of lines of text"
         )
     for address, lines in stacks.items():
+        if not isinstance(address, int):
+            raise TypeError(f"stacks has the key {address!r}; it may be an address, an integer")
         if (
             isinstance(lines, str)
             or not isinstance(lines, Sequence)
