@@ -242,16 +242,61 @@ def test_cupy_that_tells_no_stream_is_refused(
 # RMM
 
 
-def test_rmm_calls_the_pool_in_stream_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed: dict[int, Any] = {}
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[int, Any]:
+    """The two functions of RMM's resource of each device."""
+    made: dict[int, Any] = {}
     resources = SimpleNamespace(
         CallbackMemoryResource=lambda *functions: functions,
-        set_per_device_resource=installed.__setitem__,
+        set_per_device_resource=made.__setitem__,
     )
     add_module(monkeypatch, "rmm", mr=resources)
+    return made
+
+
+def test_rmm_calls_the_pool_in_stream_order(installed: dict[int, Any]) -> None:
     pool, stream = Pool(ordinal=1), object()
     assert rmm.install(pool) is pool
     allocate, deallocate = installed[1]
     assert allocate(4096, stream) == 0x1000
     deallocate(0x1000, 4096, stream)
     assert pool.calls == [("malloc", 4096, stream), ("free", 0x1000, 4096, stream)]
+
+
+def test_rmm_has_the_null_pointer_for_nothing(installed: dict[int, Any]) -> None:
+    pool, stream = Pool(), object()
+    rmm.install(pool)
+    allocate, deallocate = installed[0]
+    assert allocate(0, stream) == 0
+    deallocate(0, 0, stream)
+    assert pool.calls == []
+
+
+# What is no pool
+
+
+@pytest.mark.parametrize("given", [5, "pool", Pool])
+def test_what_is_no_pool_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    fake_cupy: FakeCupy,
+    installed: dict[int, Any],
+    library: Library,
+    given: Any,
+) -> None:
+    FakeTorch(monkeypatch)
+    for install in (torch.install, torch.mem_pool, cupy.install, cupy.allocator):
+        with pytest.raises(TypeError, match=r"pool is .*; it must be a vramkit\.Pool"):
+            install(given)
+    for use in (rmm.install, rmm.memory_resource):
+        with pytest.raises(TypeError, match="is no resource of vramkit, such as a Pool"):
+            use(given)
+    assert (installed, library.calls) == ({}, [])
+
+
+def test_a_resource_that_c_cannot_use_is_refused(
+    monkeypatch: pytest.MonkeyPatch, library: Library
+) -> None:
+    FakeTorch(monkeypatch)
+    adaptor: Any = SimpleNamespace(device=Pool().device, malloc=None, free=None)
+    with pytest.raises(TypeError, match=r"it must be a vramkit\.Pool"):
+        torch.install(adaptor)

@@ -43,6 +43,13 @@ def address(function: str) -> int:
     return found
 
 
+def usable_pool(pool: Pool) -> Pool:
+    """Raises TypeError for what C functions cannot be given: adaptors and other resources too."""
+    if isinstance(pool, type) or not hasattr(pool, "c_handle"):
+        raise TypeError(f"pool is {pool!r}; it must be a vramkit.Pool")
+    return pool
+
+
 def handle(pool: Pool | None) -> int | None:
     """The vramkit_pool* of a pool; None, the NULL of C: the process-wide pools."""
     return None if pool is None else pool.c_handle

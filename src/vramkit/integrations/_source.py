@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from vramkit.driver import Device
 
 
+@runtime_checkable
 class Source(Protocol):
     """A Pool, and every other resource with its malloc and free."""
 
@@ -17,3 +18,13 @@ class Source(Protocol):
     def malloc(self, size: int, stream: object | None = None) -> int: ...
 
     def free(self, address: int, size: int | None = None, stream: object | None = None) -> None: ...
+
+
+Given = TypeVar("Given", bound=Source)
+
+
+def usable_source(given: Given) -> Given:
+    """Raises TypeError for what is none."""
+    if isinstance(given, type) or not isinstance(given, Source):
+        raise TypeError(f"{given!r} is no resource of vramkit, such as a Pool")
+    return given

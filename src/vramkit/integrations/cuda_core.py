@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vramkit.integrations._frameworks import imported
+from vramkit.integrations._source import Source, usable_source
 
 if TYPE_CHECKING:
     from vramkit import Pool
-    from vramkit.integrations._source import Source
 
 core = imported("cuda.core", "cuda-core")
 _Base: Any = core.MemoryResource
@@ -24,7 +24,7 @@ class MemoryResource(_Base):  # type: ignore[misc]
     def __init__(self, source: Source | None = None) -> None:
         import vramkit
 
-        self._source: Source = vramkit.Pool.instance() if source is None else source
+        self._source: Source = vramkit.Pool.instance() if source is None else usable_source(source)
 
     @property
     def source(self) -> Source:
@@ -58,6 +58,6 @@ def install(pool: Pool | None = None) -> Pool:
     """
     import vramkit
 
-    chosen = vramkit.Pool.instance() if pool is None else pool
+    chosen = vramkit.Pool.instance() if pool is None else usable_source(pool)
     core.Device(chosen.device.ordinal).memory_resource = MemoryResource(chosen)
     return chosen

@@ -124,5 +124,5 @@ def _choose(pool: Pool | None) -> Pool:
     if pool is None:
         refuse_simulated(vramkit.driver.open(), "CuPy")
         return vramkit.Pool.instance()
-    refuse_simulated(pool.device.driver, "CuPy")
+    refuse_simulated(_library.usable_pool(pool).device.driver, "CuPy")
     return pool

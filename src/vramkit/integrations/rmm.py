@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from vramkit.integrations._frameworks import imported, refuse_simulated
+from vramkit.integrations._source import Source, usable_source
 
 if TYPE_CHECKING:
     from vramkit import Pool
-    from vramkit.integrations._source import Source
 
 PACKAGES = "rmm-cu12 or rmm-cu13"
 
@@ -23,7 +23,7 @@ def install(pool: Pool | None = None) -> Pool:
     What was allocated before goes back to the resource it came from.
     """
     rmm = imported("rmm", PACKAGES)
-    chosen = _process_wide() if pool is None else pool
+    chosen = _process_wide() if pool is None else usable_source(pool)
     resource = memory_resource(chosen)
     rmm.mr.set_per_device_resource(chosen.device.ordinal, resource)
     return chosen
@@ -34,15 +34,17 @@ def memory_resource(source: Source | None = None) -> Any:
     given: for one buffer, or under RMM's adaptors.
     """
     rmm = imported("rmm", PACKAGES)
-    chosen: Source = _process_wide() if source is None else source
+    chosen: Source = _process_wide() if source is None else usable_source(source)
     refuse_simulated(chosen.device.driver, "RMM")
     malloc, free = chosen.malloc, chosen.free
 
+    # Empty buffers have the null pointer, as from RMM's own pools.
     def allocate(size: int, stream: object) -> int:
-        return malloc(size, stream)
+        return malloc(size, stream) if size else 0
 
     def deallocate(address: int, size: int, stream: object) -> None:
-        free(address, size, stream)
+        if size:
+            free(address, size, stream)
 
     return rmm.mr.CallbackMemoryResource(allocate, deallocate)
 

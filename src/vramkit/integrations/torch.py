@@ -81,7 +81,7 @@ def _choose(pool: Pool | None, device: Device | int | None) -> Pool:
         driver = device.driver if isinstance(device, vramkit.driver.Device) else None
         refuse_simulated(driver or vramkit.driver.open(), "PyTorch")
         return vramkit.Pool.instance(device)
-    refuse_simulated(pool.device.driver, "PyTorch")
+    refuse_simulated(_library.usable_pool(pool).device.driver, "PyTorch")
     ordinal = device.ordinal if isinstance(device, vramkit.driver.Device) else device
     if ordinal not in (None, pool.device.ordinal):
         raise ValueError(

@@ -167,3 +167,14 @@ def any_resource_serves() -> None:
         assert (_bytes_of(buffer, stream) == 4).all()
         assert int(buffer.handle) in plain.live
     assert plain.live == {}
+
+
+def what_is_no_resource_is_refused() -> None:
+    for given in (5, "pool", vramkit.Pool):
+        for use in (cuda_core.MemoryResource, cuda_core.install):
+            try:
+                use(given)
+            except TypeError as error:
+                assert "is no resource of vramkit, such as a Pool" in str(error)
+            else:
+                raise AssertionError(given)
