@@ -225,6 +225,8 @@ Config config_from(const nb::kwargs& settings) {
     for (const auto& [name, value] : settings) {
         set_field(config, nb::cast<std::string>(name), value);
     }
+    Failure why;
+    if (!pool::is_valid(config, why)) throw nb::value_error(why.message.c_str());
     return config;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "capi/errors.h"
 #include "pool/size_classes.h"
@@ -34,7 +35,8 @@ vramkit_pool_options defaults() {
     return options;
 }
 
-bool refuse(const char* name, std::uint64_t value, const char* allowed) {
+template <class Number>
+bool refuse(const char* name, Number value, const char* allowed) {
     fail(VRAMKIT_BAD_VALUE,
          std::string(name) + " is " + std::to_string(value) + "; it may be " + allowed);
     return false;
@@ -74,6 +76,18 @@ bool makes_sense(const vramkit_pool_options& options) {
     }
     if (options.defrag_interval_ms > kMostMilliseconds) {
         return refuse("defrag_interval_ms", options.defrag_interval_ms, "1 to 2^40");
+    }
+    const std::pair<const char*, int> flags[] = {{"enable_stats", options.enable_stats},
+                                                 {"enable_defrag", options.enable_defrag},
+                                                 {"background", options.background},
+                                                 {"nvtx", options.nvtx}};
+    for (const auto& [name, value] : flags) {
+        if (value != 0 && value != 1) return refuse(name, value, "0 or 1");
+    }
+    pool::Failure why;
+    if (!pool::is_valid(config_of(options), why)) {
+        fail(why);
+        return false;
     }
     return true;
 }

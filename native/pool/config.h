@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "pool/failure.h"
 #include "pool/size_classes.h"
 
 namespace vramkit::pool {
@@ -30,6 +31,10 @@ struct Config {
     bool background = true;  // a thread of the pool does what step() does
     bool nvtx = false;       // tell tools which blocks are in use (nvtx.h); needs a limit
 };
+
+// False and the reason where a setting is out of its range, or could have no effect: one that is
+// not the default, beside another that leaves it nothing to do.
+bool is_valid(const Config& config, Failure& why);
 
 struct Stats {
 #define VRAMKIT_STAT(type, name) type name = 0;

@@ -31,7 +31,7 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
     if (!is_valid(config, why)) return nullptr;
     if (config.nvtx && config.limit == 0) {
         why = Failure::bad_value(
-            "nvtx=True needs limit=: compute-sanitizer knows sub-allocations only in memory of "
+            "nvtx needs a limit: compute-sanitizer knows sub-allocations only in memory of "
             "cuMemAlloc, which the pool then takes at once");
         return nullptr;
     }
@@ -53,8 +53,8 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
                            : Addresses::reserve(pool->call_, card, why);
     if (pool->addresses_ == nullptr) {
         if (config.nvtx && why.kind == Failure::Kind::out_of_memory) {
-            why.message = "nvtx=True takes the limit of " + std::to_string(config.limit) +
-                          " bytes at once, and the card has not as much free: lower limit=";
+            why.message = "nvtx takes the limit of " + std::to_string(config.limit) +
+                          " bytes at once, and the card has not as much free: lower the limit";
         }
         return nullptr;
     }

@@ -240,7 +240,6 @@ class Pool {
     };
     Free free_memory();
     double fragmentation_rate(const Free& free) const;
-    static bool is_valid(const Config& config, Failure& why);
     void put_in_force(const Config& config);
     std::pair<std::uint64_t, std::int64_t> holds_most_in_use();
     std::string explain(std::uint64_t bytes, const Failure& cause);

@@ -1,28 +1,10 @@
-// Settings, statistics, and the explanation of a failure.
+// Settings in force, statistics, and the explanation of a failure.
 #include <algorithm>
-#include <bit>
 #include <functional>
 
 #include "pool/pool.h"
 
 namespace vramkit::pool {
-
-bool Pool::is_valid(const Config& config, Failure& why) {
-    const auto refuse = [&](const char* message) {
-        why = Failure::bad_value(message);
-        return false;
-    };
-    if (config.batch_alloc_count == 0) return refuse("batch_alloc_count must be at least 1");
-    if (!std::has_single_bit(config.alignment) || config.alignment < kUnit ||
-        config.alignment > kSpan) {
-        return refuse("alignment must be a power of two from 256 to 65536");
-    }
-    if (!(config.defrag_threshold >= 0 && config.defrag_threshold < 1)) {
-        return refuse("defrag_threshold must be 0 or more, and below 1");
-    }
-    if (config.defrag_interval_ms == 0) return refuse("defrag_interval_ms must be at least 1");
-    return true;
-}
 
 // With the lock, or before anybody else knows the pool.
 void Pool::put_in_force(const Config& config) {
@@ -63,7 +45,7 @@ bool Pool::configure(const Config& config, Failure& why) {
         return false;
     }
     if (config.nvtx && config.limit != config_.limit) {
-        why = Failure::bad_value("limit is decided when the pool is made with nvtx=True");
+        why = Failure::bad_value("limit is decided when the pool is made with nvtx");
         return false;
     }
     put_in_force(config);
@@ -218,7 +200,7 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
     if (bytes > card_bytes_) return text + " No block can be larger than the card.";
     if (bytes > most_bytes_) {
         return text + " No block can be larger than the limit of " + mib(config_.limit) +
-               ": raise limit=.";
+               ": raise the limit.";
     }
     const auto name = [](std::uint64_t stream) {
         return stream == kLegacyStreamId ? std::string("the legacy default stream")
@@ -248,12 +230,12 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
     if (most > 0) text += " Most of what waits is of " + name(holder) + ": " + mib(most) + ".";
     if (unmarked > 0) {
         text += " Up to " + mib(unmarked) +
-                " were freed on raw streams that may be gone: release_all() waits for the card.";
+                " were freed on raw streams that may be gone: release_all waits for the card.";
     }
     if (arena > 0) text += " Captured graphs keep " + mib(arena) + ".";
     if (config_.limit > 0) text += " The limit is " + mib(config_.limit) + ".";
     if (cause.call.empty() && config_.limit > 0) {
-        text += " Raise limit=, or free blocks.";
+        text += " Raise the limit, or free blocks.";
     } else if (free.shelved >= kPage) {
         text += " Work under way holds what waits: synchronise, or free earlier.";
     } else if (live + (live >> 3) >= card) {

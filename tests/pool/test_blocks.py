@@ -216,7 +216,7 @@ def test_what_no_card_could_hold_costs_the_others_nothing(pool: Pool) -> None:
     with pytest.raises(OutOfMemoryError, match=r"asked for 1099511627776 bytes .* than the card"):
         pool.malloc(1 << 40)
     pool.configure(limit=64 * MIB)
-    with pytest.raises(OutOfMemoryError, match="larger than the limit of 64 MiB: raise limit="):
+    with pytest.raises(OutOfMemoryError, match="larger than the limit of 64 MiB: raise the limit"):
         pool.malloc(65 * MIB)
     assert pool.stats().cached == cached > 0
 

@@ -79,15 +79,15 @@ NO_SENSE: list[tuple[dict[str, Any], str]] = [
 NO_EFFECT: list[tuple[dict[str, Any], str]] = [
     (
         {"enable_defrag": False, "defrag_threshold": 0.5},
-        "defrag_threshold has no effect without enable_defrag=True",
+        "defrag_threshold has no effect without enable_defrag",
     ),
     (
         {"enable_defrag": False, "defrag_interval_ms": 100},
-        "defrag_interval_ms has no effect without enable_defrag=True",
+        "defrag_interval_ms has no effect without enable_defrag",
     ),
     (
         {"nvtx": True, "limit": 64 * MIB, "defrag_threshold": 0.1},
-        "defrag_threshold has no effect with nvtx=True, where no memory moves",
+        "defrag_threshold has no effect with nvtx, where no memory moves",
     ),
     (
         {"nvtx": True, "limit": 64 * MIB, "enable_defrag": False},
@@ -113,7 +113,7 @@ NO_EFFECT: list[tuple[dict[str, Any], str]] = [
         {"cache_bytes": 0, "thread_cache_bytes": 64 * MIB},
         "thread_cache_bytes has no effect with cache_bytes=0",
     ),
-    ({"size_classes": "seed", "alignment": 512}, 'no effect on size_classes="seed"'),
+    ({"size_classes": "seed", "alignment": 512}, "no effect on the seed's size classes"),
 ]
 
 

@@ -80,31 +80,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("enable_stats", "enable_defrag", "background", "nvtx"):
             if not isinstance(getattr(self, name), bool):
                 _refuse(name, getattr(self, name), "True or False")
-        self._refuse_what_does_nothing()
-
-    def _refuse_what_does_nothing(self) -> None:
-        default = _defaults(type(self))
-        if self.nvtx and not self.enable_defrag:
-            raise ValueError("enable_defrag has no effect with nvtx=True, where no memory moves")
-        for name in ("defrag_threshold", "defrag_interval_ms"):
-            if getattr(self, name) == default[name]:
-                continue
-            if not self.enable_defrag:
-                raise ValueError(f"{name} has no effect without enable_defrag=True")
-            if self.nvtx:
-                raise ValueError(f"{name} has no effect with nvtx=True, where no memory moves")
-        # Either bound alone leaves a thread's caches empty.
-        for bound, others in _BOUNDS_OF_CACHES.items():
-            for name in others:
-                if getattr(self, bound) == 0 and getattr(self, name) != default[name]:
-                    raise ValueError(f"{name} has no effect with {bound}=0: threads keep nothing")
-        if self.cache_bytes > self.thread_cache_bytes:
-            raise ValueError(
-                f"cache_bytes is {self.cache_bytes} for one stream, but a thread may keep only "
-                f"thread_cache_bytes, {self.thread_cache_bytes}, for all"
-            )
-        if self.size_classes == "seed" and self.alignment > 256:
-            raise ValueError('alignment has no effect on size_classes="seed", which are aligned')
+        self.for_engine()  # refuses what could have no effect
 
     def for_engine(self) -> _core.PoolConfig:
         settings = msgspec.structs.asdict(self)
@@ -114,14 +90,6 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _ALIGNMENTS = [1 << power for power in range(8, 17)]
-_BOUNDS_OF_CACHES = {
-    "thread_cache_max_blocks": ("cache_bytes", "thread_cache_bytes"),
-    "cache_bytes": ("thread_cache_max_blocks", "thread_cache_bytes"),
-}
-
-
-def _defaults(kind: type[msgspec.Struct]) -> dict[str, object]:
-    return {field.name: field.default for field in msgspec.structs.fields(kind)}
 
 
 def _in_time(name: str, value: int, words: str) -> None:

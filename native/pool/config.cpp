@@ -1,0 +1,76 @@
+// What settings are refused, from Python and from C.
+#include "pool/config.h"
+
+#include <bit>
+#include <string>
+
+namespace vramkit::pool {
+namespace {
+
+// Empty: all are in their range.
+std::string out_of_range(const Config& config) {
+    if (config.batch_alloc_count == 0) return "batch_alloc_count must be at least 1";
+    if (!std::has_single_bit(config.alignment) || config.alignment < kUnit ||
+        config.alignment > kSpan) {
+        return "alignment must be a power of two from 256 to 65536";
+    }
+    if (!(config.defrag_threshold >= 0 && config.defrag_threshold < 1)) {
+        return "defrag_threshold must be 0 or more, and below 1";
+    }
+    if (config.defrag_interval_ms == 0) return "defrag_interval_ms must be at least 1";
+    return "";
+}
+
+// Empty: each can have an effect.
+std::string without_effect(const Config& config) {
+    const Config usual;
+    const auto without = [](const char* name, const char* reason) {
+        return std::string(name) + " has no effect " + reason;
+    };
+    if (config.nvtx && !config.enable_defrag) {
+        return without("enable_defrag", "with nvtx, where no memory moves");
+    }
+    const char* const defrag =
+        config.defrag_threshold != usual.defrag_threshold       ? "defrag_threshold"
+        : config.defrag_interval_ms != usual.defrag_interval_ms ? "defrag_interval_ms"
+                                                                : nullptr;
+    if (defrag != nullptr) {
+        if (!config.enable_defrag) return without(defrag, "without enable_defrag");
+        if (config.nvtx) return without(defrag, "with nvtx, where no memory moves");
+    }
+    // Either bound alone leaves a thread's caches empty.
+    const bool other_thread_bytes = config.thread_cache_bytes != usual.thread_cache_bytes;
+    if (config.thread_cache_max_blocks == 0) {
+        const char* const reason = "with thread_cache_max_blocks=0: threads keep nothing";
+        if (config.cache_bytes != usual.cache_bytes) return without("cache_bytes", reason);
+        if (other_thread_bytes) return without("thread_cache_bytes", reason);
+    }
+    if (config.cache_bytes == 0) {
+        const char* const reason = "with cache_bytes=0: threads keep nothing";
+        if (config.thread_cache_max_blocks != usual.thread_cache_max_blocks) {
+            return without("thread_cache_max_blocks", reason);
+        }
+        if (other_thread_bytes) return without("thread_cache_bytes", reason);
+    }
+    if (config.cache_bytes > config.thread_cache_bytes) {
+        return "cache_bytes is " + std::to_string(config.cache_bytes) +
+               " for one stream, but a thread may keep only thread_cache_bytes, " +
+               std::to_string(config.thread_cache_bytes) + ", for all";
+    }
+    if (config.classes == Classes::seed && config.alignment != usual.alignment) {
+        return without("alignment", "on the seed's size classes, which are aligned");
+    }
+    return "";
+}
+
+}  // namespace
+
+bool is_valid(const Config& config, Failure& why) {
+    std::string reason = out_of_range(config);
+    if (reason.empty()) reason = without_effect(config);
+    if (reason.empty()) return true;
+    why = Failure::bad_value(std::move(reason));
+    return false;
+}
+
+}  // namespace vramkit::pool
