@@ -94,6 +94,26 @@ def test_findings_can_go_to_a_file(vramkit: Vramkit, tmp_path: Path) -> None:
     assert "Race (error)" in target.read_text()
 
 
+def test_findings_that_could_not_be_written_are_told_before_the_program_starts(
+    vramkit: Vramkit, tmp_path: Path
+) -> None:
+    for target, words in ((tmp_path / "nowhere" / "x", "there is no folder"), (tmp_path, "folder")):
+        result = vramkit("check", "--output", str(target), "--", PYTHON, "-c", "print('started')")
+        assert (result.returncode, result.stdout) == (2, "")
+        assert f"--output {target}: " in result.stderr and words in result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_file_that_may_not_be_written_is_told_before_the_program_starts(
+    vramkit: Vramkit, tmp_path: Path
+) -> None:
+    target = tmp_path / "findings.txt"
+    target.touch(mode=0o400)
+    result = vramkit("check", "--output", str(target), "--", PYTHON, "-c", "print('started')")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "may not be written" in result.stderr
+
+
 def test_a_program_without_a_driver_call_was_not_checked(vramkit: Vramkit) -> None:
     result = vramkit("check", "--", PYTHON, "-c", "print('hello')")
     assert result.returncode == 3
@@ -114,6 +134,18 @@ def test_a_killed_program_is_128_and_its_signal(vramkit: Vramkit) -> None:
     assert result.returncode == 137
     assert "ended by SIGKILL" in result.stderr
     assert "nothing was checked" not in result.stderr
+
+
+def test_a_killed_program_keeps_its_reports(vramkit: Vramkit, tmp_path: Path) -> None:
+    program = tmp_path / "killed.py"
+    wrong = (PROGRAMS / "wrong.py").read_text()
+    program.write_text(f"{wrong}\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    result = vramkit("check", "--", PYTHON, str(program))
+    assert result.returncode == 1
+    assert "Race (error)" in result.stderr
+    ended, found = result.stderr.splitlines()[-2:]
+    assert ended == "vramkit check: the program was ended by SIGKILL"
+    assert found.startswith("vramkit check: 1 error, 0 warnings; at least ")
 
 
 def test_reports_come_before_the_programs_own_failure(vramkit: Vramkit, tmp_path: Path) -> None:
@@ -151,6 +183,12 @@ def test_no_program_is_wrong_usage(vramkit: Vramkit) -> None:
     result = vramkit("check")
     assert result.returncode == 2
     assert "needs a program" in result.stderr
+
+
+def test_an_unknown_option_is_wrong_usage(vramkit: Vramkit) -> None:
+    result = vramkit("check", "--jsn", "--", PYTHON, "-c", "print('started')")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "no option --jsn" in result.stderr
 
 
 def test_an_unknown_profile_is_wrong_usage_and_starts_nothing(vramkit: Vramkit) -> None:

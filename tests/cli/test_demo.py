@@ -79,6 +79,15 @@ def test_a_report_in_no_folder_is_refused_before_anything_runs(vramkit: Vramkit)
     assert result.stdout == ""
 
 
+def test_a_folder_for_a_report_is_refused_before_anything_runs(
+    vramkit: Vramkit, tmp_path: Path
+) -> None:
+    result = vramkit("demo", "--driver", "sim", "--report", str(tmp_path))
+    assert result.returncode == 2
+    assert f"--report {tmp_path}: that is a folder" in result.stderr
+    assert result.stdout == ""
+
+
 def test_report_and_no_report_exclude_each_other(vramkit: Vramkit) -> None:
     result = vramkit("demo", "--driver", "sim", "--report", "x.html", "--no-report")
     assert result.returncode == 2

@@ -15,7 +15,7 @@ NOT_FOUND = 127
 
 
 class CheckedProcess(msgspec.Struct, frozen=True):
-    """One process that opened the simulated GPU, as it wrote at its exit."""
+    """One process that opened the simulated GPU, as it wrote with its last report or at exit."""
 
     pid: int
     program: str

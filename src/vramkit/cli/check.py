@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from vramkit.cli.errors import UsageError
+from vramkit.cli.files import must_be_writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,6 +49,10 @@ def check(
 
     if not program:
         raise UsageError("check needs a program: vramkit check -- python my_program.py")
+    if program[0].startswith("-"):
+        raise UsageError(f"check has no option {program[0]}; see `vramkit check --help`")
+    if output is not None:
+        must_be_writable("--output", output)
     try:
         result = check_program(program, stacks=stacks, profile=profile)
     except ProgramNotFoundError as error:
@@ -117,22 +122,24 @@ def summary(result: CheckResult) -> list[str]:
     """What came of the run, in one line or two."""
     lines = []
     if result.signal is not None:
-        lines.append(f"the program was ended by {result.signal}, and its reports with it")
+        lines.append(f"the program was ended by {result.signal}")
     elif result.program_status:
         lines.append(f"the program ended with status {result.program_status}")
     if not result.calls:
         if result.signal is None:
             lines.append(
                 "the program made no driver call: nothing was checked. It must load libcuda.so.1 "
-                "by that name, without a path of its own, and end by exit rather than _exit"
+                "by that name, without a path of its own"
             )
         return lines
     count = f"{_plural(result.errors, 'error')}, {_plural(result.warnings, 'warning')}"
     found = count if result.reports else "no report"
     processes = len([process for process in result.processes if process.calls])
     where = f" in {processes} processes" if processes > 1 else ""
+    # A process that was killed has told of its calls as of its last report.
+    least = "at least " if result.signal is not None else ""
     lines.append(
-        f"{found}; {_plural(result.calls, 'driver call')}{where} on a simulated card, "
+        f"{found}; {least}{_plural(result.calls, 'driver call')}{where} on a simulated card, "
         f"profile {result.profile}"
     )
     return lines

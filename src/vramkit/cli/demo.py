@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramkit.cli.errors import UsageError
+from vramkit.cli.files import must_be_writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,14 +83,12 @@ def demo(
 
 
 def _report_path(report: Path | None, no_report: bool) -> Path | None:
-    """Checked before anything runs, so that no run is lost to a mistyped folder."""
     if no_report:
         if report is not None:
             raise UsageError("--report and --no-report exclude each other")
         return None
     path = report or Path("vramkit-demo.html")
-    if not path.parent.is_dir():
-        raise UsageError(f"--report {path}: there is no folder {path.parent}")
+    must_be_writable("--report", path)
     return path
 
 
