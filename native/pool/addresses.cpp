@@ -2,6 +2,7 @@
 #include "pool/addresses.h"
 
 #include <iterator>
+#include <string>
 
 #include "pool/failure.h"
 
@@ -17,6 +18,10 @@ std::unique_ptr<Addresses> Addresses::reserve(const DriverTable& call, std::uint
     const std::uint64_t bytes = (card_bytes * kTimesTheCard + kPage - 1) / kPage * kPage;
     CUdeviceptr base = 0;
     if (failed(call.cuMemAddressReserve(&base, bytes, kPage, 0, 0), "cuMemAddressReserve", why)) {
+        if (why.kind == Failure::Kind::out_of_memory) {
+            why.message = "addresses are short, not memory: a pool reserves four times the card, " +
+                          std::to_string(bytes >> 20) + " MiB. Close pools that nobody needs";
+        }
         return nullptr;
     }
     return std::unique_ptr<Addresses>(new Addresses(call, base, bytes, 0));

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from vramkit import Pool
-from vramkit.driver import ClosedError, Device, Driver, DriverError
+from vramkit.driver import ClosedError, Device, Driver, DriverError, OutOfMemoryError
 
 MIB = 1 << 20
 
@@ -171,3 +172,14 @@ def test_use_after_a_reset_of_the_simulated_gpu(driver: Driver, device: Device) 
         driver.sim.reset_call_counts()
         again.close()
         assert driver.sim.call_counts()["cuEventRecord"] == 1
+
+
+@pytest.mark.sim_only
+def test_more_pools_than_there_are_addresses_for(device: Device) -> None:
+    before = device.memory_info()
+    with ExitStack() as pools:
+        with pytest.raises(OutOfMemoryError, match="addresses are short, not memory"):
+            while True:
+                pools.enter_context(Pool(device=device, background=False))
+        assert device.memory_info() == before
+    Pool(device=device, background=False).close()  # those that are closed make room
