@@ -328,7 +328,7 @@ void bind_pool(nb::module_& module) {
              nb::arg("config").none())
         .def("try_malloc", &try_malloc, nb::arg("size").none(), nb::arg("stream") = nb::none(),
              nb::sig("def try_malloc(self, size: int, stream: object | None = None) -> int | None"),
-             "As malloc, but never waits: None where nothing is to be had at once.")
+             "As malloc, but waits for no work: None where nothing is to be had at once.")
         .def("preallocate", &preallocate, nb::arg("size").none(), nb::arg("count").none(),
              nb::sig("def preallocate(self, size: int, count: int) -> None"),
              "Has `count` blocks ready that are large enough for `size` bytes.")

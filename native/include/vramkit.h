@@ -57,8 +57,9 @@ typedef enum vramkit_large {
     VRAMKIT_LARGE_DIRECT = 1 /* by cuMemAlloc and cuMemFree, which waits for the card */
 } vramkit_large;
 
-/* Fill with vramkit_pool_options_init, then change what you want. `size` is how later versions know
- * what a program was built with. */
+/* Fill with vramkit_pool_options_init, then change what you want. What was changed and could have
+ * no effect beside the other fields is VRAMKIT_BAD_VALUE. `size` is how later versions know what a
+ * program was built with. */
 typedef struct vramkit_pool_options {
     size_t size;                      /* of this struct */
     int device;                       /* ordinal; 0 */
@@ -99,7 +100,8 @@ vramkit_status vramkit_pool_destroy(vramkit_pool* pool);
 /* `bytes` (1 or more) for use in the order of the stream, aligned to 256 or more. Short of memory
  * it waits, first on the GPU, then on the host. NULL on failure. */
 void* vramkit_malloc(vramkit_pool* pool, size_t bytes, void* stream);
-/* The same, but never waits: NULL with VRAMKIT_OUT_OF_MEMORY where nothing is to be had at once. */
+/* The same, but waits for no work of the card, only for the pool's lock: NULL with
+ * VRAMKIT_OUT_OF_MEMORY where nothing is to be had at once. */
 void* vramkit_try_malloc(vramkit_pool* pool, size_t bytes, void* stream);
 /* Gives a block back at this point of the stream it was allocated on: all its use is ordered
  * before. NULL is harmless. */
@@ -148,7 +150,7 @@ typedef struct vramkit_stats {
     uint64_t returned;       /* given back to the driver */
     uint64_t moved;          /* mapped at a second place to join them */
     uint64_t current_usage;  /* asked for and not freed */
-    uint64_t peak_usage;     /* exact to 64 KiB a thread and stream */
+    uint64_t peak_usage;     /* exact to 64 KiB a thread */
     uint64_t reserved;       /* taken from the driver */
     uint64_t peak_reserved;
     uint64_t cached;              /* free, in threads' caches */
