@@ -181,7 +181,7 @@ def test_a_shortage_waits_for_no_card_and_says_what_that_would_bring(
     graph.close()
     assert all_ended(pool)
     sim.reset_call_counts()
-    words = r"Up to 16 MiB were freed on raw streams .*: release_all\(\) waits for the card"
+    words = r"Up to 16 MiB were freed on raw streams .*: release_all waits for the card"
     with ExitStack() as stack:
         if where == "inside a capture":
             stack.enter_context(graphs.capture(streams[0]))

@@ -91,7 +91,7 @@ NO_EFFECT: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"nvtx": True, "limit": 64 * MIB, "enable_defrag": False},
-        "enable_defrag has no effect with nvtx=True, where no memory moves",
+        "enable_defrag has no effect with nvtx, where no memory moves",
     ),
     (
         {"cache_bytes": 64 * MIB, "thread_cache_bytes": 32 * MIB},
