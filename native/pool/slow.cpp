@@ -153,12 +153,15 @@ BlockRef Pool::take_of_others(Cache& cache, ClassIndex index) {
 
 BlockRef Pool::take_after_gpu_wait(const Cache& cache, ClassIndex index) {
     if (cache.shelf == nullptr || cache.stream.capture != 0) return {};
+    // Beside a capture on a blocking stream, a wait of the legacy stream would break that.
+    const CUstream waits = cache.stream.handle;
+    if (is_legacy(waits) && is_captured(call_, waits)) return {};
     for (Known& each : streams_) {
         if (each.shelf == nullptr || each.shelf == cache.shelf) continue;
         Shelf& shelf = *each.shelf;
         const std::lock_guard guard(shelf.lock);
         // The oldest is done first.
-        const BlockRef block = shelf.take_oldest(index, cache.stream.handle);
+        const BlockRef block = shelf.take_oldest(index, waits);
         if (block.slab != nullptr) return block;
     }
     return {};

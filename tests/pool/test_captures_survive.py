@@ -111,14 +111,23 @@ def steps(bench: Bench) -> None:
         bench.pool.step()
 
 
-@activity
-def a_wait_on_the_gpu(bench: Bench) -> None:
+def wait_on_the_gpu(bench: Bench, stream: Stream | None) -> None:
     bench.limited.configure(limit=6 * MIB)
     bench.device.kernels.spin(10**8, stream=bench.stream)
     blocks = [bench.limited.malloc(2 * MIB, bench.stream) for _ in range(2)]
     for address in blocks:
         bench.limited.free(address)
-    bench.limited.free(bench.limited.malloc(2 * MIB, bench.other))
+    bench.limited.free(bench.limited.malloc(2 * MIB, stream))
+
+
+@activity
+def a_wait_on_the_gpu(bench: Bench) -> None:
+    wait_on_the_gpu(bench, bench.other)
+
+
+@activity
+def a_wait_of_the_legacy_stream_on_the_gpu(bench: Bench) -> None:
+    wait_on_the_gpu(bench, None)
 
 
 def seconds_of_a_large_request(bench: Bench, stream: Stream) -> float:
