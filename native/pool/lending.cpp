@@ -15,7 +15,6 @@ bool Pool::also_used_on(std::uint64_t address, const StreamRef& stream, Failure&
     const std::lock_guard guard(lock_);
     const std::optional<std::uint32_t> number = number_of(stream, why);
     if (!number) return false;
-    if (*number == block.block().stream()) return true;
     if (!block.block().change(State::live, State::lent) && block.block().state() != State::lent) {
         why = Failure::bad_value("the block is not in use: freed twice?");
         return false;

@@ -64,6 +64,23 @@ def test_work_issued_after_the_free_does_not_hold_it(
     assert taken_by(pool, device, owner) == address
 
 
+def test_used_on_its_own_stream_in_no_order_it_is_held_for_that(
+    pool: Pool, device: Device, owner: Stream, other: Stream
+) -> None:
+    half = SIZE // 2
+    address = pool.malloc(SIZE, owner)
+    other.wait(owner)
+    device.kernels.spin(SECOND, stream=owner)
+    device.fill(address, 1, half, stream=owner)
+    device.fill(address + half, 2, half, stream=other)
+    pool.also_used_on(address, owner)
+    pool.free(address, stream=other)
+    assert taken_by(pool, device, other) != address
+    owner.synchronize()
+    pool.step()
+    assert not is_held(pool, address, other)
+
+
 RELEASES: dict[str, Callable[[Pool, Stream], object]] = {
     "a request that misses": lambda pool, stream: pool.free(pool.malloc(256, stream)),
     "the free of another lent block": lambda pool, stream: free_another(pool, stream),
