@@ -28,21 +28,15 @@ std::size_t worth_keeping(std::uint64_t bytes, std::uint64_t worth) {
 
 Cache* Pool::cache_of(const StreamRef& stream, Failure& why) {
     if (Cache* const cache = find_cache(id_, stream)) return cache;
-    forget_gone_pools();
     const std::lock_guard guard(lock_);
     const std::optional<std::uint32_t> number = number_of(stream, why);
     return number ? make_cache(*number) : nullptr;
 }
 
-Cache* Pool::cache_of_number(std::uint32_t number, Failure& why) {
-    if (Cache* const cache = find_cache_by_number(id_, number)) return cache;
-    forget_gone_pools();
-    const std::lock_guard guard(lock_);
-    if (closed()) {
-        why = Failure::closed();
-        return nullptr;
-    }
-    return make_cache(number);
+// With the lock.
+Cache& Pool::cache_of_number(std::uint32_t number) {
+    if (Cache* const cache = find_cache_by_number(id_, number)) return *cache;
+    return *make_cache(number);
 }
 
 Pool::Known& Pool::known(std::uint32_t number) {
@@ -103,6 +97,7 @@ std::optional<std::uint32_t> Pool::number_of(const StreamRef& stream, Failure& w
 Cache* Pool::make_cache(std::uint32_t number) {
     // The checker of a simulated GPU listens to threads with a context.
     const SlowPathScope scope(call_, context_);
+    forget_gone_pools();
     for (Cache* ended : forget_ended_caches(id_)) retire(ended);
     caches_.push_back(std::make_unique<Cache>());
     Cache* const cache = caches_.back().get();

@@ -49,6 +49,7 @@ std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wa
 // The driver waits for all work of the card: not with the lock.
 bool Pool::free_direct(std::uint64_t address, Failure& why) {
     DirectBlock block;
+    Cache* cache = nullptr;
     {
         const std::lock_guard guard(lock_);
         const DirectBlock* const found = direct_.find(address);
@@ -56,16 +57,16 @@ bool Pool::free_direct(std::uint64_t address, Failure& why) {
             why = Failure::bad_value("the block is not in use: freed twice?");
             return false;
         }
+        cache = &cache_of_number(found->stream);
         block = *found;
         direct_.remove(address);
     }
-    Cache* const cache = cache_of_number(block.stream, why);
     const SlowPathScope scope(call_, context_);
-    const CUresult result = cache == nullptr ? CUDA_SUCCESS : call_.cuMemFree_v2(address);
-    if (cache == nullptr || result != CUDA_SUCCESS) {
+    const CUresult result = call_.cuMemFree_v2(address);
+    if (result != CUDA_SUCCESS) {
         const std::lock_guard guard(lock_);
         direct_.add(address, block);
-        if (cache != nullptr) why = Failure::of_driver(result, "cuMemFree_v2");
+        why = Failure::of_driver(result, "cuMemFree_v2");
         return false;
     }
     cache->word.enter();

@@ -67,7 +67,7 @@ std::optional<Pool::Freeing> Pool::plan_free(BlockRef block, const std::optional
         plan.uses.emplace_back();
     }
     if (block.block().state() != State::lent) return plan;
-    for (const std::uint32_t number : lending_.take(block.address())) {
+    for (const std::uint32_t number : lending_.noted(block.address())) {
         if (number == plan.home) continue;
         // Inside one capture the order becomes part of the graph.
         const bool in_capture = at && at->capture != 0 && is_capture(number) &&

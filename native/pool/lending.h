@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "pool/captures.h"
@@ -40,29 +42,44 @@ class Lending {
             streams.push_back(stream);
         }
     }
-    // The streams that were noted; they are no longer.
-    std::vector<std::uint32_t> take(std::uint64_t address) {
+    // The streams that were noted, until forget().
+    std::span<const std::uint32_t> noted(std::uint64_t address) const {
         const auto found = noted_.find(address);
         if (found == noted_.end()) return {};
-        std::vector<std::uint32_t> streams = std::move(found->second);
-        noted_.erase(found);
-        return streams;
+        return found->second;
+    }
+    void forget(std::uint64_t address) { noted_.erase(address); }
+    // So that the next hold() cannot fail.
+    void make_room() {
+        if (held_.size() == held_.capacity()) held_.reserve(2 * held_.size() + 8);
     }
     // It becomes free for the stream of this number.
     void hold(BlockRef block, std::uint32_t number, std::vector<Use> uses) {
         held_.push_back({block, number, std::move(uses)});
         bytes_ += block.bytes();
     }
-    // visit(block, number) for each that is held no longer.
+    // visit(block, number) for each that is held no longer, which gives it another state. Where
+    // that fails for want of host memory, its state says whether it is held still.
     template <class Visit>
     void release(bool wait, Visit visit) {
-        std::erase_if(held_, [&](Held& held) {
-            std::erase_if(held.uses, [&](const Use& use) { return use.is_over(wait); });
-            if (!held.uses.empty()) return false;
-            bytes_ -= held.block.bytes();
-            visit(held.block, held.number);
-            return true;
-        });
+        for (Held& held : held_) held.drop_uses(wait);
+        std::partition(held_.begin(), held_.end(),
+                       [](const Held& held) { return !held.uses.empty(); });
+        while (!held_.empty() && held_.back().uses.empty()) {
+            const BlockRef block = held_.back().block;
+            const std::uint64_t bytes = block.bytes();
+            const auto drop = [&] {
+                held_.pop_back();
+                bytes_ -= bytes;
+            };
+            try {
+                visit(block, held_.back().number);
+            } catch (...) {
+                if (block.block().state() != State::held) drop();
+                throw;
+            }
+            drop();
+        }
     }
     // Of those that only a wait for the whole card helps.
     std::uint64_t bytes_awaiting_card() const {
@@ -89,6 +106,17 @@ class Lending {
         BlockRef block;
         std::uint32_t number = 0;
         std::vector<Use> uses;
+
+        // Those that are over; one whose question fails for want of host memory is not lost.
+        void drop_uses(bool wait) {
+            for (std::size_t i = 0; i < uses.size();) {
+                if (uses[i].is_over(wait)) {
+                    uses.erase(uses.begin() + static_cast<std::ptrdiff_t>(i));
+                } else {
+                    ++i;
+                }
+            }
+        }
     };
     static bool awaits_card(const Use& use) { return use.shelf == nullptr && use.graph == nullptr; }
 

@@ -182,41 +182,46 @@ bool Pool::free(std::uint64_t address, std::optional<std::uint64_t> bytes,
 // With all that can come in between: streams seen for the first time, captures, other uses.
 bool Pool::free_slowly(BlockRef block, std::uint64_t bytes, const std::optional<StreamRef>& stream,
                        Full& full, Failure& why) {
-    std::optional<Freeing> plan;
-    {
-        const std::lock_guard guard(lock_);
-        plan = plan_free(block, stream, why);
-    }
-    if (!plan) return false;
-    Cache* const cache = cache_of_number(plan->home, why);
-    if (cache == nullptr) return false;
     const std::lock_guard guard(lock_);
+    const auto refuse = [&] {
+        why = Failure::bad_value("the block is not in use: freed twice?");
+        return false;
+    };
+    if (!block.block().with_user()) return refuse();  // another thread was faster
+    std::optional<Freeing> plan = plan_free(block, stream, why);
+    if (!plan) return false;
+    Cache& cache = cache_of_number(plan->home);
     const State to = plan->uses.empty() ? State::cached : State::held;
+    lending_.make_room();
     {
-        const Cache::Entered entered(*cache);
-        cache->make_room(block.slab->index);
+        const Cache::Entered entered(cache);
+        cache.make_room(block.slab->index);
+        // Nothing fails from here on.
         if (!block.block().change(State::live, to) && !block.block().change(State::lent, to)) {
-            why = Failure::bad_value("the block is not in use: freed twice?");
-            return false;
+            return refuse();
         }
         if (to == State::cached) {
-            take_back(*cache, block, bytes);
-            if (is_over_bounds(*cache, block.slab->index)) {
-                full = {cache, block.slab->index, stream.has_value()};
+            take_back(cache, block, bytes);
+            if (is_over_bounds(cache, block.slab->index)) {
+                full = {&cache, block.slab->index, stream.has_value()};
             }
         } else {
-            count_free(*cache, bytes);
+            count_free(cache, bytes);
         }
     }
+    lending_.forget(block.address());
     // What a graph may launch work on is in use until it is held no longer.
     const auto of_graph = [](const Use& use) { return use.graph != nullptr; };
-    if (nvtx_ != nullptr && std::none_of(plan->uses.begin(), plan->uses.end(), of_graph)) {
-        mark_end_of_use(*cache, block);
-    }
+    const bool used = std::any_of(plan->uses.begin(), plan->uses.end(), of_graph);
+    if (to == State::held) lending_.hold(block, plan->home, std::move(plan->uses));
+    if (nvtx_ != nullptr && !used) mark_end_of_use(cache, block);
     if (to == State::held) {
-        lending_.hold(block, plan->home, std::move(plan->uses));
         const SlowPathScope scope(call_, context_);
-        release_held(false);
+        try {
+            release_held(false);
+        } catch (const std::bad_alloc&) {
+            // It is freed, and held until the next who asks has host memory.
+        }
     }
     return true;
 }

@@ -13,9 +13,8 @@
 //
 // Threads. malloc and free take the owner word of one cache, which nobody contends; what leaves the
 // cache takes the lock of its stream's shelf; all else takes the pool's lock. Order: the pool's, a
-// shelf's, that of usage, events or large blocks, owner words. A thread that holds an owner word
-// takes no lock and makes no driver call. The registry's lock (threads.h) is held for its list
-// alone.
+// shelf's, that of usage, events, large blocks or the registry (threads.h), owner words. A thread
+// that holds an owner word takes no lock and makes no driver call.
 #pragma once
 
 #include <condition_variable>
@@ -178,7 +177,7 @@ class Pool {
 
     // caches.cpp and shelves.cpp: streams, shelves and caches.
     Cache* cache_of(const StreamRef& stream, Failure& why);
-    Cache* cache_of_number(std::uint32_t number, Failure& why);
+    Cache& cache_of_number(std::uint32_t number);
     std::optional<std::uint32_t> number_of(const StreamRef& stream, Failure& why);
     Known& known(std::uint32_t number);
     Cache* make_cache(std::uint32_t number);

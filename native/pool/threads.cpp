@@ -189,6 +189,7 @@ void forget_gone_pools() {
 std::vector<Cache*> forget_ended_caches(std::uint64_t pool) {
     std::vector<Cache*> ended;
     if (here == nullptr) return ended;
+    ended.reserve(here->entries.size());  // nothing may fail in the middle of the list
     std::erase_if(here->entries, [&](const Entry& entry) {
         if (entry.pool != pool || !entry.cache->has_ended()) return false;
         ended.push_back(entry.cache);

@@ -247,3 +247,35 @@ TEST(threads_short_of_memory_with_streams_that_come_and_go) {
     check_order(card);
     check_nothing_left();
 }
+
+TEST(of_threads_that_free_a_lent_block_one_does_and_no_use_is_lost) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef owner = card.stream(true), other = card.stream(true);
+    constexpr int kThreads = 4;
+    for (int round = 0; round < 100; ++round) {
+        const std::uint64_t address = must_malloc(*pool, 4 * kMiB, owner);
+        Failure why;
+        CHECK(pool->also_used_on(address, other, why));
+        card.occupy(other);
+        std::atomic<int> ready{0}, freed{0};
+        const auto free = [&] {
+            CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+            ++ready;
+            while (ready < kThreads) {
+            }
+            Failure refused;
+            freed += pool->free(address, {}, {}, refused);
+        };
+        std::vector<std::thread> threads;
+        for (int i = 0; i < kThreads; ++i) threads.emplace_back(free);
+        for (std::thread& thread : threads) thread.join();
+        CHECK_EQUAL(freed.load(), 1);
+        const std::uint64_t taken = must_malloc(*pool, 4 * kMiB, owner);
+        if (!CHECK(taken != address)) break;
+        must_free(*pool, taken);
+        CHECK_EQUAL(card.call.cuStreamSynchronize(other.handle), CUDA_SUCCESS);
+        pool->step();
+    }
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+}

@@ -1,0 +1,121 @@
+// Host memory runs out: the nth allocation of a call fails, for every n, and the pool loses
+// nothing.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "pool_bench.h"
+
+using namespace bench;
+
+namespace {
+
+constinit thread_local long left = -1;  // allocations until one fails; negative: none does
+constinit thread_local bool failed = false;
+
+// The simulated GPU's own do not fail: a driver has host memory.
+bool is_of_driver(void* caller) {
+    const long before = std::exchange(left, -1);
+    Dl_info info{};
+    const bool found = dladdr(caller, &info) != 0 && info.dli_fname != nullptr;
+    left = before;
+    return found && std::strstr(info.dli_fname, "libcuda") != nullptr;
+}
+
+void* allocate(std::size_t bytes, std::size_t alignment, void* caller) {
+    if (left >= 0 && !is_of_driver(caller) && left-- == 0) {
+        failed = true;
+        throw std::bad_alloc();
+    }
+    void* const memory =
+        std::aligned_alloc(alignment, round_up(std::max(bytes, alignment), alignment));
+    if (memory == nullptr) throw std::bad_alloc();
+    return memory;
+}
+
+// Runs it with its nth allocation failing. False: it makes fewer.
+template <class Body>
+bool without_host_memory(long nth, Body body) {
+    failed = false;
+    left = nth;
+    try {
+        body();
+    } catch (const std::bad_alloc&) {
+    }
+    left = -1;
+    return failed;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+    return allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__, __builtin_return_address(0));
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+    return allocate(bytes, static_cast<std::size_t>(alignment), __builtin_return_address(0));
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+TEST(a_lent_block_whose_free_fails_is_lent_still) {
+    bool failing = true;
+    for (long nth = 0; failing; ++nth) {
+        const Card card;
+        const auto pool = open_pool(card);
+        const StreamRef owner = card.stream(true), other = card.stream(true);
+        const std::uint64_t address = must_malloc(*pool, 4 * kMiB, owner);
+        card.order(owner, other);
+        card.occupy(other);
+        card.use(address, 4 * kMiB, other);
+        Failure why;
+        CHECK(pool->also_used_on(address, other, why));
+        std::thread([&] {  // which has no cache yet
+            CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+            bool freed = false;
+            failing = without_host_memory(nth, [&] { freed = pool->free(address, {}, {}, why); });
+            if (!freed) must_free(*pool, address);
+            CHECK(must_malloc(*pool, 4 * kMiB, owner) != address);
+        })
+            .join();
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+        CHECK_EQUAL(pool->stats().waiting, 4 * kMiB);
+        check_order(card);
+    }
+}
+
+TEST(held_blocks_are_released_once) {
+    bool failing = true;
+    for (long nth = 0; failing; ++nth) {
+        const Card card;
+        const auto pool = open_pool(card);
+        const StreamRef owner = card.stream(true), other = card.stream(true);
+        // Of several classes: each needs room on the shelf.
+        const std::vector<std::uint64_t> sizes{2 * kMiB, 4 * kMiB, 6 * kMiB, 8 * kMiB};
+        std::vector<std::uint64_t> blocks;
+        Failure why;
+        for (const std::uint64_t bytes : sizes) {
+            blocks.push_back(must_malloc(*pool, bytes, owner));
+            CHECK(pool->also_used_on(blocks.back(), other, why));
+        }
+        card.occupy(other);
+        for (const std::uint64_t block : blocks) must_free(*pool, block);
+        CHECK_EQUAL(card.call.cuStreamSynchronize(other.handle), CUDA_SUCCESS);
+        failing = without_host_memory(nth, [&] { pool->step(); });
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+        pool->step();
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+        std::set<std::uint64_t> taken;
+        for (const std::uint64_t bytes : sizes) {
+            CHECK(taken.insert(must_malloc(*pool, bytes, owner)).second);
+        }
+        CHECK(taken == std::set<std::uint64_t>(blocks.begin(), blocks.end()));
+    }
+}
