@@ -121,6 +121,7 @@ bool Pool::release_held(bool wait) {
             return;
         }
         const std::lock_guard guard(shelf->lock);
+        shelf->make_room(block.slab->index, 1);  // before anybody is told
         if (nvtx_ != nullptr && !is_capture(number)) {
             nvtx_->remove_block(block.address(), block.bytes());
         }

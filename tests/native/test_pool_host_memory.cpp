@@ -117,5 +117,6 @@ TEST(held_blocks_are_released_once) {
             CHECK(taken.insert(must_malloc(*pool, bytes, owner)).second);
         }
         CHECK(taken == std::set<std::uint64_t>(blocks.begin(), blocks.end()));
+        check_order(card);
     }
 }
