@@ -164,9 +164,11 @@ class Shelf {
         if (names_the_stream_here() && has_unmarked()) record();
     }
     // A mark behind all that the stream holds now, on a thread that the stream was just given to.
+    // Where none is to be had, somebody else records it, or the card is waited for.
     Marks::Number mark_point_here() {
         const Marks::Number point = marks.open();
         if (stream.capture == 0 && names_the_stream_here()) record();
+        if (!marks.is_recorded(point)) awaited = point;
         return point;
     }
     // The point up to which the stream holds work now. Where its handle cannot be used it gets its

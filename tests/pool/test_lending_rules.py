@@ -60,6 +60,23 @@ def test_the_owner_may_end(pool: Pool, device: Device, streams: list[Stream], wh
     assert not is_held(pool, address, third)
 
 
+@pytest.mark.sim_only
+def test_one_that_got_no_last_mark_holds_it_until_the_card_was_waited_for(
+    pool: Pool, device: Device, sim: Simulator, owner: Stream
+) -> None:
+    other = device.stream()
+    address = lent(pool, device, owner, other)
+    sim.inject("cuEventRecord", code=999)
+    other.close()
+    sim.clear_faults()
+    pool.free(address)
+    sim.advance(2.0)
+    pool.step()
+    assert is_held(pool, address, owner)
+    pool.release_all()
+    assert pool.stats().reserved == 0
+
+
 # Captures
 
 
