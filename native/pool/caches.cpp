@@ -26,11 +26,18 @@ std::size_t worth_keeping(std::uint64_t bytes, std::uint64_t worth) {
 
 }  // namespace
 
+// A stream that is used after it was announced to end is another one from then on.
 Cache* Pool::cache_of(const StreamRef& stream, Failure& why) {
-    if (Cache* const cache = find_cache(id_, stream)) return cache;
+    Cache* const cache = find_cache(id_, stream);
+    if (cache != nullptr && !cache->has_ended()) return cache;
     const std::lock_guard guard(lock_);
     const std::optional<std::uint32_t> number = number_of(stream, why);
-    return number ? make_cache(*number) : nullptr;
+    if (!number) return nullptr;
+    if (cache != nullptr) {
+        const SlowPathScope scope(call_, context_);
+        retire_ended();
+    }
+    return &cache_of_number(*number);
 }
 
 // With the lock.
@@ -93,12 +100,11 @@ std::optional<std::uint32_t> Pool::number_of(const StreamRef& stream, Failure& w
     return number;
 }
 
-// A thread that works with ever new streams keeps caches only of those that live.
 Cache* Pool::make_cache(std::uint32_t number) {
     // The checker of a simulated GPU listens to threads with a context.
     const SlowPathScope scope(call_, context_);
     forget_gone_pools();
-    for (Cache* ended : forget_ended_caches(id_)) retire(ended);
+    retire_ended();
     caches_.push_back(std::make_unique<Cache>());
     Cache* const cache = caches_.back().get();
     cache->number = number;
@@ -107,7 +113,7 @@ Cache* Pool::make_cache(std::uint32_t number) {
         cache->stream = stream.shelf->stream;
         cache->shelf = stream.shelf;
     }
-    cache->ended = !numbers_.contains({cache->stream.id, cache->stream.capture});
+    cache->ended = stream.shelf == nullptr || stream.shelf->ended;
     usage_.add(*cache);
     remember_cache(id_, cache);
     const std::vector<Cache*> mine = caches_of_this_thread(id_);
@@ -132,6 +138,11 @@ void Pool::cache_ending(Cache* cache) {
     std::optional<SlowPathScope> scope;
     if (!abandoned_) scope.emplace(call_, context_);
     retire(cache);
+}
+
+// A thread that works with ever new streams keeps caches only of those that live.
+void Pool::retire_ended() {
+    for (Cache* ended : forget_ended_caches(id_)) retire(ended);
 }
 
 void Pool::retire(Cache* cache) {

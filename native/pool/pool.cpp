@@ -84,6 +84,9 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
     if (nvtx_ != nullptr) mark_end_of_use(*cache, ref);
     {
         const Cache::Entered entered(*cache);
+        // Of a stream that was announced to end, and is used still.
+        if (stream != nullptr && cache->ended) [[unlikely]]
+            return Freed::slow;
         cache->make_room(slab->index);
         if (!block.take_from_user()) return Freed::slow;
         take_back(*cache, ref, bytes);

@@ -181,6 +181,7 @@ class Pool {
     std::optional<std::uint32_t> number_of(const StreamRef& stream, Failure& why);
     Known& known(std::uint32_t number);
     Cache* make_cache(std::uint32_t number);
+    void retire_ended();
     void retire(Cache* cache);
     void set_bounds(Cache& cache, std::size_t caches_of_thread);
     std::size_t room_for(const Cache& cache, ClassIndex index, bool shelved = false) const;

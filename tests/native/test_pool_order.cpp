@@ -10,6 +10,16 @@
 
 using namespace bench;
 
+// Takes blocks on a stream and uses them: one that it should not have is a report.
+void take_many(const Card& card, Pool& pool, std::uint64_t bytes, const StreamRef& stream) {
+    std::vector<std::uint64_t> blocks;
+    for (int i = 0; i < 20; ++i) {
+        blocks.push_back(must_malloc(pool, bytes, stream));
+        card.use(blocks.back(), bytes, stream);
+    }
+    for (const std::uint64_t block : blocks) must_free(pool, block);
+}
+
 TEST(another_stream_gets_a_block_only_behind_its_mark) {
     const Card card;
     Config config;
@@ -218,6 +228,34 @@ TEST(a_block_freed_on_another_stream_is_that_streams) {
     check_order(card);
 }
 
+TEST(a_stream_that_is_used_after_it_was_announced_keeps_its_order) {
+    for (const int variant : {0, 1, 2, 3, 4, 5, 6, 7}) {
+        const bool known_here = (variant & 1) != 0, taken_here = (variant & 2) != 0;
+        const Card card;
+        const auto pool = open_pool(card);
+        const StreamRef stream = card.stream(false), other = card.stream(true);
+        const auto take = [&](bool here) {
+            const auto malloc = [&] {
+                CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+                return must_malloc(*pool, 3 * kMiB, stream);
+            };
+            return here ? malloc() : std::async(std::launch::async, malloc).get();
+        };
+        const std::uint64_t before = take(known_here);
+        card.occupy(stream);
+        tell_pools_of_closing_stream(card.call, stream.id, stream.handle);
+        const std::uint64_t address = take(taken_here);
+        must_free(*pool, before);  // to a cache of what has ended
+        card.occupy(stream);
+        card.use(address, 3 * kMiB, stream);
+        must_free(*pool, address, (variant & 4) != 0 ? std::optional(stream) : std::nullopt);
+        gpu::sim().advance(1.5 * kSecond);  // what was announced is done, the later use is not
+        take_many(card, *pool, 3 * kMiB, other);
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+        check_order(card);
+    }
+}
+
 TEST(what_is_handed_out_in_a_capture_is_the_graphs_while_it_lives) {
     const Card card;
     const auto pool = open_pool(card);
@@ -267,16 +305,6 @@ struct Captured {
     std::uint64_t address = 0;
     CUgraphExec graph = nullptr;
 };
-
-// Takes blocks on a stream and uses them: one that it should not have is a report.
-void take_many(const Card& card, Pool& pool, std::uint64_t bytes, const StreamRef& stream) {
-    std::vector<std::uint64_t> blocks;
-    for (int i = 0; i < 20; ++i) {
-        blocks.push_back(must_malloc(pool, bytes, stream));
-        card.use(blocks.back(), bytes, stream);
-    }
-    for (const std::uint64_t block : blocks) must_free(pool, block);
-}
 
 TEST(a_lent_block_is_held_until_the_other_stream_is_past) {
     for (const bool told : {true, false}) {
