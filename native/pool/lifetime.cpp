@@ -157,9 +157,27 @@ void Pool::abandon() {
         abandoned_ = true;
         closed_.store(true, std::memory_order_release);
         forget_driver();
+        forget_blocks();
         if (nvtx_ != nullptr) nvtx_->clear();
     }
     keeper_.stop();
+}
+
+// Nobody gets an address of before.
+void Pool::forget_blocks() {
+    for (const auto& cache : caches_) {
+        const Cache::Visited visited(*cache);
+        for (Cache::Bin& bin : cache->bins) bin = {};
+        cache->bytes = 0;
+    }
+    for (auto* list : {&streams_, &captures_}) {
+        for (Known& each : *list) {
+            if (each.shelf == nullptr) continue;
+            const std::lock_guard guard(each.shelf->lock);
+            for (Shelf::Bin& bin : each.shelf->bins) bin = {};
+            each.shelf->bytes = 0;
+        }
+    }
 }
 
 void Pool::give_addresses_back() {

@@ -148,6 +148,10 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool ma
         why = Failure::forked();
         return 0;
     }
+    if (closed()) {
+        why = Failure::closed();
+        return 0;
+    }
     Cache* const cache = cache_of(stream, why);
     if (cache == nullptr) return 0;
     if (bytes > kLargestSeedClass && direct_on_.load(std::memory_order_relaxed) &&

@@ -247,6 +247,7 @@ class Pool {
     std::uint64_t give_back(bool wait);
     void give_addresses_back();
     void forget_driver();
+    void forget_blocks();
     void tell_checker_of_free(const Cache& cache, std::uint64_t address, std::uint64_t bytes);
 
     const std::uint64_t id_;

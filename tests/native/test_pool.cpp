@@ -109,3 +109,21 @@ TEST(a_stream_of_another_context_is_refused) {
     CHECK(why.kind == Failure::Kind::bad_value);
     CHECK_EQUAL(card.call.cuCtxDestroy_v2(other), CUDA_SUCCESS);
 }
+
+TEST(after_a_reset_of_the_driver_nobody_gets_an_address_of_before) {
+    for (const std::uint64_t kept : {0, 64}) {
+        for (const std::uint64_t bytes : {std::uint64_t{4096}, 3 * kMiB}) {
+            const Card card;
+            Config config;
+            config.thread_cache_max_blocks = kept;  // 0: on the shelf
+            const auto pool = open_pool(card, config);
+            const StreamRef stream = card.stream(true);
+            must_free(*pool, must_malloc(*pool, bytes, stream));
+            tell_pools_of_reset(card.call);
+            CHECK_EQUAL(pool->malloc_cached(bytes, stream), std::uint64_t{0});
+            Failure why;
+            CHECK_EQUAL(pool->malloc(bytes, stream, true, why), std::uint64_t{0});
+            CHECK(why.kind == Failure::Kind::closed);
+        }
+    }
+}
