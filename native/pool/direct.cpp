@@ -11,7 +11,7 @@ std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wa
     const SlowPathScope scope(call_, context_);
     CUdeviceptr address = 0;
     {
-        const std::lock_guard guard(lock_);
+        std::unique_lock guard(lock_);
         if (closed()) {
             why = Failure::closed();
             return 0;
@@ -23,6 +23,11 @@ std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wa
             collect_all(may_wait ? Wait::for_streams : Wait::no);
             free_segments(true);
             release_idle(Extents::kAnyTime);
+            if (may_wait) {
+                guard.unlock();
+                free_ended_direct();
+                guard.lock();
+            }
             if (bytes <= may_grow()) result = call_.cuMemAlloc_v2(&address, bytes);
         }
         if (result != CUDA_SUCCESS) {
@@ -46,33 +51,62 @@ std::uint64_t Pool::malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wa
     return address;
 }
 
+// The block is used on this stream too. What goes back by cuMemFree waits for all streams, but not
+// for what a graph does later.
+bool Pool::note_graph(DirectBlock& block, const StreamRef& stream, Failure& why) {
+    if (stream.capture == 0) return true;
+    const std::optional<std::uint32_t> number = number_of(stream, why);
+    if (number) block.graphs.push_back(known(*number).graph);
+    return number.has_value();
+}
+
 // The driver waits for all work of the card: not with the lock.
-bool Pool::free_direct(std::uint64_t address, Failure& why) {
-    DirectBlock block;
+bool Pool::free_direct(std::uint64_t address, const std::optional<StreamRef>& stream,
+                       Failure& why) {
     Cache* cache = nullptr;
+    Direct::Taken taken;
+    std::uint64_t bytes = 0;
     {
         const std::lock_guard guard(lock_);
-        const DirectBlock* const found = direct_.find(address);
-        if (found == nullptr) {
+        DirectBlock* const block = direct_.find(address);
+        if (block == nullptr) {
             why = Failure::bad_value("the block is not in use: freed twice?");
             return false;
         }
-        cache = &cache_of_number(found->stream);
-        block = *found;
-        direct_.remove(address);
+        if (stream && !note_graph(*block, *stream, why)) return false;
+        cache = &cache_of_number(block->stream);
+        bytes = block->bytes;
+        block->freed = block->is_of_graph();
+        if (!block->freed) taken = direct_.take(address);
     }
-    const SlowPathScope scope(call_, context_);
-    const CUresult result = call_.cuMemFree_v2(address);
-    if (result != CUDA_SUCCESS) {
-        const std::lock_guard guard(lock_);
-        direct_.add(address, block);
-        why = Failure::of_driver(result, "cuMemFree_v2");
-        return false;
-    }
+    if (taken && !return_direct(taken, why)) return false;
     cache->word.enter();
-    count_free(*cache, block.bytes);
+    count_free(*cache, bytes);
     cache->word.leave();
     return true;
+}
+
+// To the driver. Where that refuses it is as before.
+bool Pool::return_direct(Direct::Taken& taken, Failure& why) {
+    const SlowPathScope scope(call_, context_);
+    if (!failed(call_.cuMemFree_v2(taken.key()), "cuMemFree_v2", why)) return true;
+    const std::lock_guard guard(lock_);
+    direct_.put_back(std::move(taken));
+    return false;
+}
+
+std::uint64_t Pool::free_ended_direct() {
+    std::uint64_t bytes = 0;
+    for (;;) {
+        Direct::Taken taken;
+        {
+            const std::lock_guard guard(lock_);
+            taken = direct_.take_ended();
+        }
+        Failure why;
+        if (!taken || !return_direct(taken, why)) return bytes;
+        bytes += taken.mapped().bytes;
+    }
 }
 
 }  // namespace vramkit::pool

@@ -10,9 +10,12 @@ namespace vramkit::pool {
 bool Pool::also_used_on(std::uint64_t address, const StreamRef& stream, Failure& why) {
     BlockRef block;
     if (find_live(address, {}, block, why) == 0) return false;
-    // What goes back by cuMemFree waits for every stream.
-    if (block.slab == nullptr) return true;
     const std::lock_guard guard(lock_);
+    if (block.slab == nullptr) {
+        DirectBlock* const direct = direct_.find(address);
+        if (direct == nullptr) why = Failure::bad_value("the block is not in use: freed twice?");
+        return direct != nullptr && note_graph(*direct, stream, why);
+    }
     const std::optional<std::uint32_t> number = number_of(stream, why);
     if (!number) return false;
     if (!block.block().change(State::live, State::lent) && block.block().state() != State::lent) {

@@ -104,11 +104,12 @@ Pool::~Pool() {
 }
 
 std::uint64_t Pool::trim(bool wait) {
+    std::uint64_t released = wait ? free_ended_direct() : 0;
     const std::lock_guard guard(lock_);
     if (abandoned_) return 0;
     const SlowPathScope scope(call_, context_);
     reclaim_caches();
-    const std::uint64_t released = give_back(wait);
+    released += give_back(wait);
     events_.drop();
     segment_wanted_ = false;  // who gives memory back wants none mapped ahead
     return released;
@@ -127,6 +128,7 @@ std::uint64_t Pool::give_back(bool wait) {
 }
 
 bool Pool::close(Failure& why) {
+    free_ended_direct();
     {
         const std::lock_guard guard(lock_);
         if (closed()) return true;

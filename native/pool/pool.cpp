@@ -179,7 +179,7 @@ bool Pool::free(std::uint64_t address, std::optional<std::uint64_t> bytes,
         BlockRef block;
         const std::uint64_t held = find_live(address, bytes, block, why);
         if (held == 0) return false;
-        if (block.slab == nullptr) return free_direct(address, why);
+        if (block.slab == nullptr) return free_direct(address, stream, why);
         if (!free_slowly(block, held, stream, full, why)) return false;
     }
     if (full.cache != nullptr) spill(full);

@@ -173,7 +173,10 @@ class Pool {
     bool order_in_capture(const StreamRef& use, const StreamRef& stream);
     bool release_held(bool wait);  // true: any
     std::uint64_t malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wait, Failure& why);
-    bool free_direct(std::uint64_t address, Failure& why);
+    bool free_direct(std::uint64_t address, const std::optional<StreamRef>& stream, Failure& why);
+    bool note_graph(DirectBlock& block, const StreamRef& stream, Failure& why);
+    bool return_direct(Direct::Taken& taken, Failure& why);
+    std::uint64_t free_ended_direct();  // what graphs had; waits for the card, without the lock
 
     // caches.cpp and shelves.cpp: streams, shelves and caches.
     Cache* cache_of(const StreamRef& stream, Failure& why);

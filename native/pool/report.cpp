@@ -98,7 +98,7 @@ Pool::Free Pool::free_memory() {
             }
         }
     }
-    free.shelved += lending_.bytes();
+    free.shelved += lending_.bytes() + direct_.freed_bytes();
     for (ClassIndex index = 0; !is_large(index); ++index) {
         count(class_bytes(index), slabs_->idle_blocks(index), free.slabs);
     }

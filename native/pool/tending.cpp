@@ -24,6 +24,7 @@ std::int64_t Pool::now() const {
 }
 
 bool Pool::step() {
+    free_ended_direct();
     const std::lock_guard guard(lock_);
     if (closed()) return false;
     const SlowPathScope scope(call_, context_);

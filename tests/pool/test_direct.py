@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from vramkit import Pool
-from vramkit.driver import Device, OutOfMemoryError, Simulator
+from vramkit.driver import Device, OutOfMemoryError, Simulator, Stream
 
-from .support import MIB, calls
+from .graphs import Graphs
+from .support import MIB, calls, captures, eventually
 
 
 @pytest.fixture
@@ -80,6 +81,55 @@ def test_short_of_memory_a_direct_block_waits_for_what_is_under_way(
             direct.free(address)
         assert direct.try_malloc(3 * MIB, other) is None
         direct.free(direct.malloc(3 * MIB, other))
+
+
+@pytest.mark.parametrize("way", ["freed in the capture", "noted in the capture"])
+def test_what_a_graph_uses_goes_back_when_the_graph_is_gone(
+    direct: Pool, device: Device, graphs: Graphs, owner: Stream, way: str
+) -> None:
+    address = direct.malloc(4 * MIB, owner)
+    with graphs.capture(owner) as graph:
+        device.fill(address, 1, 4 * MIB, stream=owner)
+        if way == "freed in the capture":
+            direct.free(address, stream=owner)
+        else:
+            direct.also_used_on(address, owner)
+    if way == "noted in the capture":
+        direct.free(address)
+    stats = direct.stats()
+    assert (stats.current_usage, stats.waiting, stats.reserved) == (0, 4 * MIB, 4 * MIB)
+    with pytest.raises(ValueError, match="not of this pool"):
+        direct.free(address)
+    for _ in range(2):
+        graph.launch(owner)
+        owner.synchronize()
+        direct.release_all()
+    graph.close()
+    assert eventually(lambda: direct.step() or direct.stats().reserved == 0)
+
+
+def test_short_of_memory_a_direct_block_has_what_was_a_graphs(
+    direct: Pool, device: Device, graphs: Graphs, owner: Stream
+) -> None:
+    direct.configure(limit=4 * MIB)
+    address = direct.malloc(4 * MIB, owner)
+    with graphs.capture(owner) as graph:
+        direct.free(address, stream=owner)
+    assert direct.try_malloc(4 * MIB, owner) is None
+    graph.close()
+    assert eventually(lambda: captures(direct) == 0 or bool(direct.trim()))
+    direct.free(direct.malloc(4 * MIB, owner))
+
+
+def test_a_pool_that_goes_frees_what_was_a_graphs(
+    device: Device, graphs: Graphs, owner: Stream
+) -> None:
+    with Pool(device=device, background=False, large="direct") as made:
+        address = made.malloc(4 * MIB, owner)
+        with graphs.capture(owner):
+            made.free(address, stream=owner)
+    assert made.stats().reserved == 4 * MIB
+    del made  # the fixture of the driver finds what is left
 
 
 def test_blocks_of_both_kinds_live_side_by_side(pool: Pool) -> None:
