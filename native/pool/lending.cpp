@@ -30,9 +30,14 @@ bool Pool::free_beside(std::uint64_t address, const StreamRef& current, Failure&
     BlockRef block;
     if (find_live(address, {}, block, why) == 0) return false;
     bool same = false;
-    if (block.slab != nullptr) {
+    if (block.slab != nullptr && !closed()) {
         const std::lock_guard guard(lock_);
-        same = !closed() && known(block.block().stream()).handle == current.handle;
+        const std::uint32_t number = block.block().stream();
+        if (is_capture(number) || current.capture != 0) {
+            same = known(number).handle == current.handle;  // captures go by it
+        } else if (const Shelf* const shelf = known(number).shelf.get(); shelf != nullptr) {
+            same = shelf->stream.id == current.id;  // the driver has used the handle again, perhaps
+        }
     }
     return free(address, {}, same ? std::optional(current) : std::nullopt, why);
 }

@@ -2,6 +2,7 @@
 // and threads and streams in random order. The same program is built with one rule broken at a
 // time (broken_rules): the checker must then report.
 #include <future>
+#include <thread>
 #include <vector>
 
 #include "graphs.h"
@@ -225,6 +226,29 @@ TEST(a_block_freed_on_another_stream_is_that_streams) {
         must_free(*pool, address);
         must_free(*pool, other);
     }
+    check_order(card);
+}
+
+TEST(of_two_streams_with_one_handle_the_block_is_that_of_its_own) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const auto default_here = [&] {
+        CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+        StreamRef stream{VRAMKIT_STREAM_PER_THREAD};
+        CHECK_EQUAL(identify(card.call, stream), CUDA_SUCCESS);
+        return stream;
+    };
+    const StreamRef stream = default_here();
+    const std::uint64_t address = must_malloc(*pool, 3 * kMiB, stream);
+    card.occupy(stream);
+    card.use(address, 3 * kMiB, stream);
+    std::thread([&] {
+        const StreamRef current = default_here();
+        CHECK(current.handle == stream.handle && current.id != stream.id);
+        Failure why;
+        CHECK(pool->free_beside(address, current, why));
+        take_many(card, *pool, 3 * kMiB, current);
+    }).join();
     check_order(card);
 }
 
