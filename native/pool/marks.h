@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -81,7 +82,8 @@ class Marks {
     bool is_recorded(Number number) const { return number <= covered_; }
 
     // An event behind all work that the stream holds now. False, and the number stays open: the
-    // driver refuses, or the stream is being captured, and the event would become part of a graph.
+    // driver refuses, the host has no memory, or the stream is being captured, and the event would
+    // become part of a graph.
     bool record(CUstream stream) {
         const DriverTable& call = events_.call();
         if (is_captured(call, stream)) return false;
@@ -92,8 +94,13 @@ class Marks {
             call.cuEventDestroy_v2(event);
             return false;
         }
+        try {
+            recorded_.emplace_back(open_, event);
+        } catch (const std::bad_alloc&) {
+            call.cuEventDestroy_v2(event);
+            return false;
+        }
         covered_ = open_++;
-        recorded_.emplace_back(covered_, event);
         if (recorded_.size() > kUnasked) ask();  // else a stream that only frees has ever more
         return true;
     }

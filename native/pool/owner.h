@@ -64,7 +64,7 @@ class OwnerWord {
         return false;
     }
     // Whoever is in moves blocks or adds up, a matter of nanoseconds: nobody makes a driver call
-    // there.
+    // there, though the checker of a simulated GPU is told.
     static void spin_while(const std::atomic<bool>& taken) {
         for (int tries = 0; taken.load(std::memory_order_relaxed); ++tries) {
             if (tries < 64) {

@@ -14,7 +14,8 @@
 // Threads. malloc and free take the owner word of one cache, which nobody contends; what leaves the
 // cache takes the lock of its stream's shelf; all else takes the pool's lock. Order: the pool's, a
 // shelf's, that of usage, events, large blocks or the registry (threads.h), owner words. A thread
-// that holds an owner word takes no lock and makes no driver call.
+// that holds an owner word takes no lock and makes no driver call, but for what the checker of a
+// simulated GPU is told.
 #pragma once
 
 #include <condition_variable>

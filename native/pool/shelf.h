@@ -17,7 +17,7 @@
 namespace vramkit::pool {
 
 // Under its own lock, which is taken after the pool's and before owner words. Driver calls are made
-// with it only to record marks and to ask for them.
+// with it only to record marks, to ask for them and to let other streams wait for them.
 class Shelf {
   public:
     struct Shelved {

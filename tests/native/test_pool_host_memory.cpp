@@ -120,3 +120,24 @@ TEST(held_blocks_are_released_once) {
         check_order(card);
     }
 }
+
+TEST(a_number_that_finds_no_host_memory_for_its_mark_stays_open) {
+    const Card card;
+    const StreamRef stream = card.stream(true);
+    {
+        Events events(card.call);
+        Marks marks(events);
+        card.occupy(stream);  // so that none passes
+        int open = 0;
+        for (int i = 0; i < 200; ++i) {
+            const Marks::Number number = marks.open();
+            bool recorded = false;
+            without_host_memory(0, [&] { recorded = marks.record(stream.handle); });
+            CHECK_EQUAL(marks.is_recorded(number), recorded);
+            open += !recorded;
+            if (!recorded) CHECK(marks.record(stream.handle) && marks.is_recorded(number));
+        }
+        CHECK(open > 0);
+    }
+    check_nothing_left();
+}
