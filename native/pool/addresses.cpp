@@ -16,6 +16,7 @@ constexpr std::uint64_t kTimesTheCard = 4;
 std::unique_ptr<Addresses> Addresses::reserve(const DriverTable& call, std::uint64_t card_bytes,
                                               Failure& why) {
     const std::uint64_t bytes = (card_bytes * kTimesTheCard + kPage - 1) / kPage * kPage;
+    std::unique_ptr<Addresses> made(new Addresses(call));
     CUdeviceptr base = 0;
     if (failed(call.cuMemAddressReserve(&base, bytes, kPage, 0, 0), "cuMemAddressReserve", why)) {
         if (why.kind == Failure::Kind::out_of_memory) {
@@ -24,20 +25,25 @@ std::unique_ptr<Addresses> Addresses::reserve(const DriverTable& call, std::uint
         }
         return nullptr;
     }
-    return std::unique_ptr<Addresses>(new Addresses(call, base, bytes, 0));
+    made->own(base, bytes);
+    return made;
 }
 
 std::unique_ptr<Addresses> Addresses::allocate(const DriverTable& call, std::uint64_t bytes,
                                                Failure& why) {
-    CUdeviceptr start = 0;
+    std::unique_ptr<Addresses> made(new Addresses(call));
     // The driver promises no alignment to a page: one more makes room for it.
-    if (failed(call.cuMemAlloc_v2(&start, bytes + kPage), "cuMemAlloc_v2", why)) return nullptr;
-    return std::unique_ptr<Addresses>(new Addresses(call, round_up(start, kPage), bytes, start));
+    if (failed(call.cuMemAlloc_v2(&made->allocation_, bytes + kPage), "cuMemAlloc_v2", why)) {
+        return nullptr;
+    }
+    made->own(round_up(made->allocation_, kPage), bytes);
+    return made;
 }
 
-Addresses::Addresses(const DriverTable& call, std::uint64_t base, std::uint64_t bytes,
-                     CUdeviceptr allocation)
-    : call_(call), base_(base), bytes_(bytes), allocation_(allocation) {
+// From here on they are given back in the end, whatever fails.
+void Addresses::own(std::uint64_t base, std::uint64_t bytes) {
+    base_ = base;
+    bytes_ = bytes;
     add(base, base + bytes);
 }
 

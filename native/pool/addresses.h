@@ -52,15 +52,15 @@ class Addresses {
   private:
     using Holes = std::map<std::uint64_t, std::uint64_t>;
 
-    Addresses(const DriverTable& call, std::uint64_t base, std::uint64_t bytes,
-              CUdeviceptr allocation);
+    explicit Addresses(const DriverTable& call) : call_(call) {}
+    void own(std::uint64_t base, std::uint64_t bytes);
     void add(std::uint64_t begin, std::uint64_t end);
     Holes::iterator remove(Holes::iterator hole);
 
     const DriverTable& call_;
-    std::uint64_t base_;
-    std::uint64_t bytes_;
-    const CUdeviceptr allocation_;  // 0: a reservation
+    std::uint64_t base_ = 0;
+    std::uint64_t bytes_ = 0;
+    CUdeviceptr allocation_ = 0;  // 0: a reservation
     Holes holes_;
     std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;  // bytes, begin
 };

@@ -60,7 +60,6 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
     }
     pool->pages_ = Pages::over(pool->addresses_->base(), pool->addresses_->bytes());
     if (pool->pages_ == nullptr) {
-        pool->addresses_->release();  // while the context is current
         why = Failure::bad_value("no host memory for the pool's table of addresses");
         return nullptr;
     }
@@ -68,10 +67,11 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
         pool->nvtx_ =
             NvtxMarks::make(pool->addresses_->allocation(), pool->addresses_->allocation_bytes());
     }
-    pool->extents_ = std::make_unique<Extents>(pool->call_, device, *pool->addresses_);
-    pool->extents_->set_handle_bytes(pool->handle_bytes());
     pool->large_ = std::make_unique<LargeBlocks>(*pool->pages_);
     pool->slabs_ = std::make_unique<Slabs>(*pool->pages_, pool->records_);
+    // Last: a pool that has them is whole, and ends as one.
+    pool->extents_ = std::make_unique<Extents>(pool->call_, device, *pool->addresses_);
+    pool->extents_->set_handle_bytes(pool->handle_bytes());
     if (config.background) {
         // The first requests find it mapped; unused it goes back with time, which begins here.
         pool->segment_wanted_ = true;
@@ -85,9 +85,13 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
 Pool::~Pool() {
     unregister_pool(id_);
     keeper_.stop();
-    if (extents_ == nullptr || abandoned_) return;
-    // Whatever is still live goes too: nobody can free it any more.
+    if (addresses_ == nullptr || abandoned_) return;
     const SlowPathScope scope(call_, context_);
+    if (extents_ == nullptr) {  // host memory ran out while it was made
+        give_addresses_back();
+        return;
+    }
+    // Whatever is still live goes too: nobody can free it any more.
     if ((large_->count() > 0 || slabs_->mapped() > 0) && !fence_.wait()) {
         // Work may be under way, and there is no waiting for it: its memory ends with the context.
         forget_driver();

@@ -141,3 +141,17 @@ TEST(a_number_that_finds_no_host_memory_for_its_mark_stays_open) {
     }
     check_nothing_left();
 }
+
+TEST(a_pool_that_cannot_be_made_leaves_nothing) {
+    bool failing = true;
+    for (long nth = 0; failing; ++nth) {
+        const Card card;
+        Config config;
+        config.background = false;
+        failing = without_host_memory(nth, [&] {
+            Failure why;
+            Pool::open(simulated(), 0, card.context, config, why);
+        });
+        check_nothing_left();
+    }
+}
