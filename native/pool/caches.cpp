@@ -94,8 +94,9 @@ std::optional<std::uint32_t> Pool::number_of(const StreamRef& stream, Failure& w
         }
         graph = GraphLife::of(call_, captured);
     }
-    list.push_back({std::make_shared<Shelf>(events_, number, stream), std::move(graph),
-                    stream.capture, stream.handle, stream.told});
+    const auto shelf = std::make_shared<Shelf>(events_, number, stream);
+    list.push_back({shelf, std::move(graph), stream.capture, stream.handle, stream.told});
+    (stream.capture == 0 ? shelves_ : arenas_).push_back(shelf);
     numbers_.emplace(key, number);
     return number;
 }

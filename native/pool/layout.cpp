@@ -77,14 +77,13 @@ std::string Pool::check_invariants() {
         }
         if (bytes != cache->bytes) wrong += "the bytes of a cache do not add up; ";
     }
-    for (auto* list : {&streams_, &captures_}) {
-        for (const Known& each : *list) {
-            if (each.shelf == nullptr) continue;
+    for (const auto* list : {&shelves_, &arenas_}) {
+        for (const auto& shelf : *list) {
             std::uint64_t bytes = 0, large = 0;
             for (ClassIndex index = 0; index < kClasses; ++index) {
-                const Shelf::Bin& bin = each.shelf->bins[index];
+                const Shelf::Bin& bin = shelf->bins[index];
                 if (is_large(index)) large += bin.blocks.size();
-                if ((each.shelf->next_filled(index) == index) == bin.blocks.empty()) {
+                if ((shelf->next_filled(index) == index) == bin.blocks.empty()) {
                     wrong += "a shelf does not know where it has blocks; ";
                 }
                 if (std::max(bin.low, bin.leaving) > bin.blocks.size()) {
@@ -98,8 +97,8 @@ std::string Pool::check_invariants() {
                     before = mark;
                 }
             }
-            if (bytes != each.shelf->bytes) wrong += "the bytes of a shelf do not add up; ";
-            if (large != each.shelf->large_blocks) wrong += "a shelf has miscounted; ";
+            if (bytes != shelf->bytes) wrong += "the bytes of a shelf do not add up; ";
+            if (large != shelf->large_blocks) wrong += "a shelf has miscounted; ";
         }
     }
     lending_.each([&](const BlockRef& block) {

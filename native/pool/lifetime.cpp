@@ -101,6 +101,8 @@ Pool::~Pool() {
     fence_.give_back();
     streams_.clear();
     captures_.clear();
+    shelves_.clear();
+    arenas_.clear();
     caches_.clear();
     events_.drop();
     extents_ = nullptr;
@@ -176,12 +178,11 @@ void Pool::forget_blocks() {
         for (Cache::Bin& bin : cache->bins) bin = {};
         cache->bytes = 0;
     }
-    for (auto* list : {&streams_, &captures_}) {
-        for (Known& each : *list) {
-            if (each.shelf == nullptr) continue;
-            const std::lock_guard guard(each.shelf->lock);
-            for (Shelf::Bin& bin : each.shelf->bins) bin = {};
-            each.shelf->bytes = 0;
+    for (const auto* list : {&shelves_, &arenas_}) {
+        for (const auto& shelf : *list) {
+            const std::lock_guard guard(shelf->lock);
+            for (Shelf::Bin& bin : shelf->bins) bin = {};
+            shelf->bytes = 0;
         }
     }
 }
@@ -192,10 +193,8 @@ void Pool::give_addresses_back() {
 }
 
 void Pool::forget_driver() {
-    for (auto* list : {&streams_, &captures_}) {
-        for (Known& each : *list) {
-            if (each.shelf != nullptr) each.shelf->marks.forget();
-        }
+    for (const auto* list : {&shelves_, &arenas_}) {
+        for (const auto& shelf : *list) shelf->marks.forget();
     }
     events_.forget();
     fence_.forget();

@@ -123,6 +123,12 @@ class Pool {
         return caches_.size();
     }
 
+    // Of streams and captures that are not over: these are looked at on slow paths.
+    std::size_t shelf_count() const {
+        const std::lock_guard guard(lock_);
+        return shelves_.size() + arenas_.size();
+    }
+
     // The thread of a cache ends: its blocks go to their shelf.
     void cache_ending(Cache* cache);
     bool uses(const DriverTable& call) const { return &call_ == &call; }
@@ -286,7 +292,8 @@ class Pool {
     SlabRecords records_;
     std::unique_ptr<Slabs> slabs_;
     std::unique_ptr<LargeBlocks> large_;
-    std::vector<Known> streams_, captures_;                             // by number
+    std::vector<Known> streams_, captures_;                             // by number, ended ones too
+    std::vector<std::shared_ptr<Shelf>> shelves_, arenas_;              // of those that have one
     std::unordered_map<StreamKey, std::uint32_t, StreamHash> numbers_;  // not of ended ones
     std::vector<std::uint32_t> ending_;  // ended, and work of them may be under way
     std::vector<std::unique_ptr<Cache>> caches_;

@@ -88,13 +88,12 @@ Pool::Free Pool::free_memory() {
             }
         }
     }
-    for (auto* list : {&streams_, &captures_}) {
-        for (Known& each : *list) {
-            if (each.shelf == nullptr) continue;
-            const std::lock_guard guard(each.shelf->lock);
+    for (const auto* list : {&shelves_, &arenas_}) {
+        for (const auto& shelf : *list) {
+            const std::lock_guard guard(shelf->lock);
             for (ClassIndex index = 0; index < kClasses; ++index) {
-                count_bin(index, each.shelf->bins[index].blocks,
-                          std::mem_fn(&Shelf::Shelved::block), free.shelved);
+                count_bin(index, shelf->bins[index].blocks, std::mem_fn(&Shelf::Shelved::block),
+                          free.shelved);
             }
         }
     }
@@ -128,13 +127,12 @@ Stats Pool::stats() {
     stats.allocation_count = now.allocations - before_.allocations;
     stats.free_count = now.frees - before_.frees;
     stats.cache_hits = now.hits - before_.hits;
-    for (auto* list : {&streams_, &captures_}) {
-        for (Known& each : *list) {
-            if (each.shelf == nullptr) continue;
-            const std::lock_guard shelf_guard(each.shelf->lock);
-            stats.shelf_hits += each.shelf->hits;
-            stats.marks += each.shelf->recorded;
-            stats.captures += each.shelf->stream.capture != 0;
+    for (const auto* list : {&shelves_, &arenas_}) {
+        for (const auto& shelf : *list) {
+            const std::lock_guard shelf_guard(shelf->lock);
+            stats.shelf_hits += shelf->hits;
+            stats.marks += shelf->recorded;
+            stats.captures += shelf->stream.capture != 0;
         }
     }
     stats.cache_misses = stats.shelf_hits + stats.idle_hits + stats.other_hits + stats.wait_hits +
@@ -159,11 +157,10 @@ void Pool::reset_stats() {
     const std::lock_guard guard(lock_);
     before_ = add_up();
     slow_ = {};
-    for (auto* list : {&streams_, &captures_}) {
-        for (Known& each : *list) {
-            if (each.shelf == nullptr) continue;
-            const std::lock_guard shelf_guard(each.shelf->lock);
-            each.shelf->hits = each.shelf->recorded = 0;
+    for (const auto* list : {&shelves_, &arenas_}) {
+        for (const auto& shelf : *list) {
+            const std::lock_guard shelf_guard(shelf->lock);
+            shelf->hits = shelf->recorded = 0;
         }
     }
     usage_.reset_peak();
@@ -212,18 +209,17 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) {
     }
     // Who holds most of what cannot be had.
     std::uint64_t most = 0, holder = 0, arena = 0, unmarked = lending_.bytes_awaiting_card();
-    for (auto* list : {&streams_, &captures_}) {
-        for (Known& each : *list) {
-            if (each.shelf == nullptr) continue;
-            const std::lock_guard guard(each.shelf->lock);
-            if (each.shelf->stream.capture != 0) {
-                arena += each.shelf->bytes;
-            } else if (!each.shelf->can_mark() && each.shelf->has_unmarked()) {
-                unmarked += each.shelf->bytes;
+    for (const auto* list : {&shelves_, &arenas_}) {
+        for (const auto& shelf : *list) {
+            const std::lock_guard guard(shelf->lock);
+            if (shelf->stream.capture != 0) {
+                arena += shelf->bytes;
+            } else if (!shelf->can_mark() && shelf->has_unmarked()) {
+                unmarked += shelf->bytes;
             }
-            if (each.shelf->bytes > most) {
-                most = each.shelf->bytes;
-                holder = each.shelf->stream.id;
+            if (shelf->bytes > most) {
+                most = shelf->bytes;
+                holder = shelf->stream.id;
             }
         }
     }

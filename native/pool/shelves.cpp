@@ -22,9 +22,8 @@ void Pool::collect(Shelf& shelf, ClassIndex index, std::size_t most) {
 // Whatever is done, of all shelves; or all that has a mark, at the price of a wait on the host.
 void Pool::collect_all(Wait wait) {
     release_held(wait != Wait::no);
-    for (Known& each : streams_) {
-        if (each.shelf == nullptr) continue;
-        Shelf& shelf = *each.shelf;
+    for (const auto& each : shelves_) {
+        Shelf& shelf = *each;
         std::unique_lock guard(shelf.lock);
         shelf.mark();
         wait == Wait::no ? shelf.marks.ask() : shelf.wait(guard);
@@ -37,13 +36,10 @@ void Pool::collect_all(Wait wait) {
 // only the whole card can be waited for. True: it was, and what has no mark has passed.
 bool Pool::pass_unmarked() {
     std::vector<std::pair<Shelf*, Marks::Number>> unmarked;
-    for (Known& each : streams_) {
-        if (each.shelf == nullptr) continue;
-        const std::lock_guard guard(each.shelf->lock);
+    for (const auto& shelf : shelves_) {
+        const std::lock_guard guard(shelf->lock);
         // Other threads go on: only what is here now is waited for.
-        if (each.shelf->has_unmarked()) {
-            unmarked.emplace_back(each.shelf.get(), each.shelf->marks.close());
-        }
+        if (shelf->has_unmarked()) unmarked.emplace_back(shelf.get(), shelf->marks.close());
     }
     if (unmarked.empty() && lending_.bytes_awaiting_card() == 0) return false;
     if (!fence_.wait()) return false;
@@ -57,12 +53,11 @@ bool Pool::pass_unmarked() {
 
 // Graphs that are gone end their captures; ended streams whose work is done need no shelf.
 void Pool::drop_ended() {
-    for (std::size_t i = 0; i < captures_.size(); ++i) {
-        Known& capture = captures_[i];
-        if (capture.shelf == nullptr || !capture.graph->over()) continue;
-        end_shelf(static_cast<std::uint32_t>(i) | kCaptureBit);
-        const std::lock_guard guard(capture.shelf->lock);
-        capture.shelf->marks.pass_all();
+    for (const auto& arena : arenas_) {
+        if (!known(arena->number).graph->over()) continue;
+        end_shelf(arena->number);
+        const std::lock_guard guard(arena->lock);
+        arena->marks.pass_all();
     }
     const auto drop = [&](Known& each) {
         if (each.shelf == nullptr || !each.shelf->ended) return;
@@ -78,7 +73,11 @@ void Pool::drop_ended() {
         each.shelf = nullptr;
     };
     for (const std::uint32_t number : ending_) drop(known(number));
-    std::erase_if(ending_, [&](std::uint32_t number) { return known(number).shelf == nullptr; });
+    const auto is_over = [&](std::uint32_t number) { return known(number).shelf == nullptr; };
+    if (std::erase_if(ending_, is_over) == 0) return;
+    for (auto* list : {&shelves_, &arenas_}) {
+        std::erase_if(*list, [&](const auto& shelf) { return is_over(shelf->number); });
+    }
 }
 
 // Nothing new comes from the stream; caches of it pass on what is still freed.

@@ -125,9 +125,9 @@ void Pool::free_segments(bool dissolve_idle) {
 // far as there is room for it.
 BlockRef Pool::take_of_others(Cache& cache, ClassIndex index) {
     int questions = kQuestions;
-    for (Known& each : streams_) {
-        if (each.shelf == nullptr || each.shelf == cache.shelf) continue;
-        Shelf& shelf = *each.shelf;
+    for (const auto& each : shelves_) {
+        if (each == cache.shelf) continue;
+        Shelf& shelf = *each;
         // Somebody is at it: not worth a wait.
         const std::unique_lock guard(shelf.lock, std::try_to_lock);
         if (!guard || shelf.bins[index].blocks.empty()) continue;
@@ -156,9 +156,9 @@ BlockRef Pool::take_after_gpu_wait(const Cache& cache, ClassIndex index) {
     // Beside a capture on a blocking stream, a wait of the legacy stream would break that.
     const CUstream waits = cache.stream.handle;
     if (is_legacy(waits) && is_captured(call_, waits)) return {};
-    for (Known& each : streams_) {
-        if (each.shelf == nullptr || each.shelf == cache.shelf) continue;
-        Shelf& shelf = *each.shelf;
+    for (const auto& each : shelves_) {
+        if (each == cache.shelf) continue;
+        Shelf& shelf = *each;
         const std::lock_guard guard(shelf.lock);
         // The oldest is done first.
         const BlockRef block = shelf.take_oldest(index, waits);

@@ -71,11 +71,10 @@ void Pool::decay() {
         }
         cache->spilled = 0;
     }
-    for (Known& each : streams_) {
-        if (each.shelf == nullptr) continue;
-        const std::lock_guard guard(each.shelf->lock);
+    for (const auto& shelf : shelves_) {
+        const std::lock_guard guard(shelf->lock);
         bool any = false;
-        for (Shelf::Bin& bin : each.shelf->bins) {
+        for (Shelf::Bin& bin : shelf->bins) {
             // The oldest go, though those of the caches came last: only their number matters.
             bin.leaving =
                 std::min(bin.blocks.size(), std::max(bin.leaving, bin.low) + bin.unneeded);
@@ -83,16 +82,15 @@ void Pool::decay() {
             bin.low = bin.blocks.size();
             any |= bin.leaving > 0;
         }
-        if (any) each.shelf->mark();
+        if (any) shelf->mark();
     }
 }
 
 // True: some wait for their marks.
 bool Pool::collect_leaving() {
     bool awaited = false;
-    for (Known& each : streams_) {
-        if (each.shelf == nullptr) continue;
-        Shelf& shelf = *each.shelf;
+    for (const auto& each : shelves_) {
+        Shelf& shelf = *each;
         const std::lock_guard guard(shelf.lock);
         const auto leaves = [](const Shelf::Bin& bin) { return bin.leaving > 0; };
         if (std::none_of(shelf.bins.begin(), shelf.bins.end(), leaves)) continue;

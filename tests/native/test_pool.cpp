@@ -1,4 +1,5 @@
 // The pool engine on the simulated GPU: classes, counts, statistics, bad input.
+#include "graphs.h"
 #include "pool_bench.h"
 
 using namespace bench;
@@ -81,7 +82,7 @@ TEST(statistics_add_up) {
     CHECK_EQUAL(pool->stats().current_usage, std::uint64_t{0});
 }
 
-TEST(caches_of_streams_that_are_gone_do_not_pile_up) {
+TEST(caches_and_shelves_of_streams_that_are_gone_do_not_pile_up) {
     const Card card;
     const auto pool = open_pool(card);
     for (int i = 0; i < 300; ++i) {
@@ -93,9 +94,27 @@ TEST(caches_of_streams_that_are_gone_do_not_pile_up) {
         CHECK_EQUAL(card.call.cuCtxSynchronize(), CUDA_SUCCESS);
     }
     CHECK(pool->cache_count() <= 2);
+    CHECK(pool->shelf_count() <= 2);
     CHECK_EQUAL(pool->stats().allocation_count, std::uint64_t{300});
     CHECK_EQUAL(pool->stats().marks, std::uint64_t{300});
     CHECK_EQUAL(pool->check_invariants(), std::string());
+}
+
+TEST(arenas_of_graphs_that_are_gone_do_not_pile_up) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef stream = card.stream(true);
+    for (int i = 0; i < 20; ++i) {
+        StreamRef captured = stream;
+        CHECK_EQUAL(graphs::begin_capture(captured.handle), CUDA_SUCCESS);
+        CHECK_EQUAL(identify(card.call, captured), CUDA_SUCCESS);
+        must_free(*pool, must_malloc(*pool, 1000, captured), captured);
+        CHECK_EQUAL(pool->shelf_count(), std::size_t{1});
+        CHECK_EQUAL(graphs::destroy(graphs::end_and_instantiate(captured.handle)), CUDA_SUCCESS);
+        gpu::sim().advance(kSecond);
+        pool->step();
+        CHECK_EQUAL(pool->shelf_count(), std::size_t{0});
+    }
 }
 
 TEST(a_stream_of_another_context_is_refused) {
