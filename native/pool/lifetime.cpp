@@ -181,8 +181,10 @@ void Pool::forget_blocks() {
     for (const auto* list : {&shelves_, &arenas_}) {
         for (const auto& shelf : *list) {
             const std::lock_guard guard(shelf->lock);
-            for (Shelf::Bin& bin : shelf->bins) bin = {};
-            shelf->bytes = 0;
+            for (ClassIndex index = 0; index < kClasses; ++index) {
+                while (shelf->take_newest(index).slab != nullptr) {
+                }
+            }
         }
     }
 }
