@@ -95,6 +95,7 @@ class Extents {
 
     std::uint64_t mapped() const { return mappings_.created(); }  // from any thread
     std::uint64_t idle() const { return idle_bytes_; }
+    std::uint64_t handed_out() const { return mapped() - idle() - unreleased(); }
     std::uint64_t unreleased() const { return mappings_.unreleased(); }  // put off
     std::uint64_t largest_idle() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
     std::uint64_t idle_smaller_than(std::uint64_t bytes) const;  // sum of idle extents below that

@@ -11,48 +11,76 @@
 
 namespace vramkit::pool {
 
-// From any thread. Who makes or ends a block is the only one that has its memory.
+// Whoever makes, ends, cuts or joins blocks is the only one that has their memory, and holds the
+// pool's lock or that of the shelf they lie on.
 class LargeBlocks {
   public:
+    // Records without a block, for the next cuts: threads of different streams then do not meet.
+    using Spare = std::vector<Slab*>;
+
     explicit LargeBlocks(Pages& pages) : pages_(pages) {}
     LargeBlocks(const LargeBlocks&) = delete;
     LargeBlocks& operator=(const LargeBlocks&) = delete;
 
     BlockRef make(const Extent& extent) {
         const std::lock_guard guard(lock_);
-        return add(extent);
+        used_.push_back(records_.take(extent.bytes, 1));
+        Slab& slab = *used_.back();
+        slab.large = true;
+        slab.place = used_.size() - 1;
+        return enter(slab, extent);
     }
     void end(Slab& slab) {
+        pages_.remove(slab);
         const std::lock_guard guard(lock_);
         remove(slab);
     }
     // The block keeps `bytes` in front. The rest is another one.
-    BlockRef cut(BlockRef block, std::uint64_t bytes) {
-        const std::lock_guard guard(lock_);
+    BlockRef cut(BlockRef block, std::uint64_t bytes, Spare& spare) {
         const Extent whole = block.slab->extent();
-        const BlockRef rest = add({whole.address + bytes, whole.bytes - bytes});
+        const Extent behind{whole.address + bytes, whole.bytes - bytes};
+        BlockRef rest;
+        if (spare.empty()) {
+            rest = make(behind);
+        } else {
+            rest = enter(*spare.back(), behind);
+            spare.pop_back();
+        }
         set_bytes(*block.slab, bytes);
         return rest;
     }
-    // Neighbours in order of address become one block, the first.
-    BlockRef join(std::span<const BlockRef> blocks) {
-        const std::lock_guard guard(lock_);
+    // Neighbours in order of address become one block, the first. There is room for the records of
+    // the others.
+    BlockRef join(std::span<const BlockRef> blocks, Spare& spare) {
         std::uint64_t bytes = 0;
         for (const BlockRef& block : blocks) bytes += block.bytes();
-        for (const BlockRef& block : blocks.subspan(1)) remove(*block.slab);
+        for (const BlockRef& block : blocks.subspan(1)) {
+            pages_.remove(*block.slab);
+            block.slab->bytes = 0;
+            spare.push_back(block.slab);
+        }
         set_bytes(*blocks[0].slab, bytes);
         return blocks[0];
     }
+    // Keeps so many of the records for cuts.
+    void keep(Spare& spare, std::size_t most) {
+        if (spare.size() <= most) return;
+        const std::lock_guard guard(lock_);
+        for (; spare.size() > most; spare.pop_back()) remove(*spare.back());
+    }
 
-    std::size_t count() const {
+    // Those without a block too.
+    std::size_t records() const {
         const std::lock_guard guard(lock_);
         return used_.size();
     }
-    // visit(const Slab&), in no order.
+    // visit(const Slab&), in no order. With the pool's lock and those of all shelves.
     template <class Visit>
     void each(Visit visit) const {
         const std::lock_guard guard(lock_);
-        for (const auto& slab : used_) visit(*slab);
+        for (const auto& slab : used_) {
+            if (slab->bytes > 0) visit(*slab);
+        }
     }
 
   private:
@@ -61,18 +89,13 @@ class LargeBlocks {
         slab.block_bytes = bytes;
         slab.index = class_served_by(bytes);
     }
-    BlockRef add(const Extent& extent) {
-        used_.push_back(records_.take(extent.bytes, 1));
-        Slab& slab = *used_.back();
+    BlockRef enter(Slab& slab, const Extent& extent) {
         slab.address = extent.address;
         set_bytes(slab, extent.bytes);
-        slab.large = true;
-        slab.place = used_.size() - 1;
         pages_.enter(slab);
         return {&slab, 0};
     }
     void remove(Slab& slab) {
-        pages_.remove(slab);
         std::swap(used_[slab.place], used_.back());
         used_[slab.place]->place = slab.place;
         slab.place = Slab::kNowhere;

@@ -1,6 +1,7 @@
 // Where everything is, and whether that adds up.
 #include <algorithm>
 #include <array>
+#include <mutex>
 
 #include "pool/pool.h"
 
@@ -30,10 +31,16 @@ Pool::Layout Pool::layout() {
     for (const auto& [address, segment] : slabs_->segments()) {
         add_extent(segment->extent, Layout::Use::slabs);
     }
-    large_->each([&](const Slab& slab) {
-        add_extent(slab.extent(), Layout::Use::block);
-        add_block(slab, 0);
-    });
+    {
+        std::vector<std::unique_lock<BriefMutex>> guards;  // nobody cuts or joins meanwhile
+        for (const auto* list : {&shelves_, &arenas_}) {
+            for (const auto& shelf : *list) guards.emplace_back(shelf->lock);
+        }
+        large_->each([&](const Slab& slab) {
+            add_extent(slab.extent(), Layout::Use::block);
+            add_block(slab, 0);
+        });
+    }
     extents_->each_idle([&](const Extent& extent) { add_extent(extent, Layout::Use::idle); });
     std::sort(layout.extents.begin(), layout.extents.end(),
               [](const auto& a, const auto& b) { return a.address < b.address; });

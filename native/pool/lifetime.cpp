@@ -92,7 +92,7 @@ Pool::~Pool() {
         return;
     }
     // Whatever is still live goes too: nobody can free it any more.
-    if ((large_->count() > 0 || slabs_->mapped() > 0) && !fence_.wait()) {
+    if (extents_->handed_out() > 0 && !fence_.wait()) {
         // Work may be under way, and there is no waiting for it: its memory ends with the context.
         forget_driver();
         return;

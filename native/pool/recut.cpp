@@ -11,6 +11,8 @@
 namespace vramkit::pool {
 namespace {
 
+constexpr std::size_t kSpareRecords = 64;  // of a shelf
+
 struct Place {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
@@ -51,6 +53,7 @@ void join_neighbours(Shelf& shelf, LargeBlocks& large) {
     joined.reserve(stretches.size());
     std::vector<BlockRef> blocks;
     blocks.reserve(places.size());
+    shelf.spare.reserve(shelf.spare.size() + places.size());
     for (const auto& stretch : stretches) {
         blocks.clear();
         Marks::Number newest = 0;
@@ -59,10 +62,11 @@ void join_neighbours(Shelf& shelf, LargeBlocks& large) {
             blocks.push_back(block);
             newest = std::max(newest, mark);
         }
-        joined.push_back({large.join(blocks), newest});
+        joined.push_back({large.join(blocks, shelf.spare), newest});
     }
     shelf.close_gaps();
     for (const Shelf::Shelved& each : joined) shelf.put_back(each);
+    large.keep(shelf.spare, kSpareRecords);
 }
 
 struct Wanted {
@@ -116,7 +120,7 @@ BlockRef Pool::recut(const Cache& cache, ClassIndex index, std::uint64_t cut_up_
     if (found.block.bytes() > with_excess(bytes)) {
         try {
             shelf.make_room(class_served_by(found.block.bytes() - bytes), 1);
-            shelf.put_back({large_->cut(found.block, bytes), found.mark});
+            shelf.put_back({large_->cut(found.block, bytes, shelf.spare), found.mark});
         } catch (const std::bad_alloc&) {
             // The host has no memory for another record: the block stays whole.
         }

@@ -127,12 +127,14 @@ Stats Pool::stats() {
     stats.allocation_count = now.allocations - before_.allocations;
     stats.free_count = now.frees - before_.frees;
     stats.cache_hits = now.hits - before_.hits;
+    stats.large_blocks = large_->records() + direct_.all().size();
     for (const auto* list : {&shelves_, &arenas_}) {
         for (const auto& shelf : *list) {
             const std::lock_guard shelf_guard(shelf->lock);
             stats.shelf_hits += shelf->hits;
             stats.marks += shelf->recorded;
             stats.captures += shelf->stream.capture != 0;
+            stats.large_blocks -= shelf->spare.size();
         }
     }
     stats.cache_misses = stats.shelf_hits + stats.idle_hits + stats.other_hits + stats.wait_hits +
@@ -149,7 +151,6 @@ Stats Pool::stats() {
     stats.fragmentation_rate = fragmentation_rate(free);
     stats.segments = slabs_->segments().size();
     stats.slabs = slabs_->slab_count();
-    stats.large_blocks = large_->count() + direct_.all().size();
     return stats;
 }
 

@@ -11,6 +11,7 @@
 
 #include "pool/brief_mutex.h"
 #include "pool/class_set.h"
+#include "pool/large.h"
 #include "pool/marks.h"
 #include "pool/types.h"
 
@@ -48,6 +49,7 @@ class Shelf {
     std::uint64_t recorded = 0;          // marks likewise
     std::size_t large_blocks = 0;
     std::size_t fresh = 0;  // large blocks put here since neighbours were joined, or fewer
+    LargeBlocks::Spare spare;
     std::array<Bin, kClasses> bins;
 
     void put(BlockRef block) { put(block.slab->index, {&block, 1}); }

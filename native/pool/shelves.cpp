@@ -69,6 +69,7 @@ void Pool::drop_ended() {
             for (ClassIndex index = 0; index < kClasses; ++index) collect(shelf, index, kAll);
             slow_.shelf_hits += shelf.hits;
             slow_.marks += shelf.recorded;
+            large_->keep(shelf.spare, 0);
         }
         each.shelf = nullptr;
     };

@@ -101,7 +101,6 @@ void Slabs::add_segment(Extent extent) {
     auto segment = std::make_unique<Segment>();
     segment->spans = segment->free = extent.bytes / kSpan;
     segment->extent = extent;
-    mapped_ += segment->extent.bytes;
     free_spans_ += segment->spans;
     const std::uint64_t address = segment->extent.address;
     with_room_.emplace(address, segment.get());
@@ -117,7 +116,6 @@ std::vector<Extent> Slabs::take_free_segments(bool dissolve_idle) {
     }
     std::vector<Extent> taken;
     for (const auto& [address, segment] : free_) {
-        mapped_ -= segment->extent.bytes;
         free_spans_ -= segment->spans;
         taken.push_back(segment->extent);
         with_room_.erase(address);

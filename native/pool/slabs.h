@@ -97,7 +97,6 @@ class Slabs {
     std::vector<Extent> take_free_segments(bool dissolve_idle);
 
     std::size_t idle_blocks(ClassIndex index) const { return idle_[index]; }
-    std::uint64_t mapped() const { return mapped_; }
     std::uint64_t free_span_bytes() const { return free_spans_ * kSpan; }
     std::size_t slab_count() const { return slabs_.size(); }
     const std::map<std::uint64_t, std::unique_ptr<Segment>>& segments() const { return segments_; }
@@ -131,7 +130,6 @@ class Slabs {
     std::array<std::vector<Slab*>, kClasses> with_idle_;
     std::array<std::size_t, kClasses> idle_{};  // blocks
     std::size_t free_spans_ = 0;
-    std::uint64_t mapped_ = 0;  // of segments
 };
 
 }  // namespace vramkit::pool
