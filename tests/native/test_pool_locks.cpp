@@ -110,6 +110,27 @@ TEST(a_spill_and_a_batch_take_one_lock_and_blocks_of_other_threads_none) {
     }
 }
 
+TEST(who_cuts_and_joins_what_a_stream_has_freed_takes_its_shelfs_lock_alone) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef stream = card.stream(true);
+    must_free(*pool, must_malloc(*pool, 16 * kMiB, stream));
+    // The first is cut out of what was joined, the second is what is left of it.
+    const auto round = [&](std::uint64_t first) {
+        const std::uint64_t front = must_malloc(*pool, first, stream);
+        const std::uint64_t back = must_malloc(*pool, 16 * kMiB - first, stream);
+        CHECK_EQUAL(back, front + first);
+        must_free(*pool, front);
+        must_free(*pool, back);
+    };
+    round(4 * kMiB);  // a record is made
+    for (const std::uint64_t first : {6 * kMiB, 8 * kMiB, 4 * kMiB}) {
+        CHECK_EQUAL(locks_in([&] { round(first); }), 2 + 1 + 2);
+    }
+    CHECK_EQUAL(pool->stats().large_blocks, std::uint64_t{2});
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+}
+
 TEST(past_the_shelf_it_is_the_pools_lock_and_few_others) {
     const Card card;
     const auto pool = open_pool(card);
