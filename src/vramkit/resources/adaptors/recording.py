@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from contextlib import suppress
 from threading import get_native_id
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from vramkit import _core
@@ -62,17 +60,13 @@ class Recording(Adaptor):
         with self._lock:
             self._end()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, traceback)
-        # Blocks that an exception left in use keep it open; the trace is to be had all the same.
-        if not self._closed:
-            with suppress(OSError):
+    def close(self) -> None:
+        """As of all adaptors; where blocks are in use, the trace up to now is in the file."""
+        try:
+            if not self._closed:
                 self.flush()
+        finally:
+            super().close()
 
     def _write(
         self, operation: Operation, size: int, address: int, block: int, stream: object | None
