@@ -60,7 +60,7 @@ compile() {
         echo "nvcc -std=c++20 -O2 -DNDEBUG $rmm -c benchmarks/native/rmm_peer/rmm_resources.cpp" \
             "-o $build/rmm_resources.o"
         for source in benchmarks/native/rmm_peer/rmm_allocators.cpp benchmarks/native/allocators.cpp \
-            native/pool/*.cpp native/driver/*.cpp; do
+            $(find native/base native/driver native/pool -name "*.cpp"); do
             echo "g++ $common -c $source -o $build/$(echo "${source%.cpp}" | tr / _).o"
         done
     } | xargs -P "$(nproc)" -I{} sh -c '{} || { echo "failed: {}"; exit 1; }'

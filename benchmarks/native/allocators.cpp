@@ -4,14 +4,14 @@
 #include "allocators_cases.h"
 #include "allocators_program.h"
 #include "pool/pool.h"
-#include "pool/streams.h"
+#include "base/stream_ref.h"
 
 namespace {
 
 using namespace bench;
 namespace pool = vramkit::pool;
 
-[[noreturn]] void raise(const pool::Failure& why) {
+[[noreturn]] void raise(const Failure& why) {
     throw Failure(
         "the pool failed: " + why.message +
         (why.call.empty() ? "" : std::string(why.call) + " " + vramkit::error_name(why.code)));
@@ -19,9 +19,9 @@ namespace pool = vramkit::pool;
 
 // What the background thread does to a scattered card, done now.
 void tidy(pool::Pool& pool) {
-    pool::Failure why;
+    Failure why;
     pool.defragment(why);
-    if (why.kind != pool::Failure::Kind::none) raise(why);
+    if (why.kind != Failure::Kind::none) raise(why);
 }
 
 // A pool that gives idle memory back soon enough for the burst case to wait for it.
@@ -32,7 +32,7 @@ pool::Config decaying(pool::Config config) {
 
 // Streams whose id is known, as those that vramkit itself makes.
 struct Known {
-    static pool::StreamRef ask(const vramkit::DriverTable&, const Lane& lane) {
+    static StreamRef ask(const vramkit::DriverTable&, const Lane& lane) {
         return {lane.handle, lane.id, true};
     }
 };
@@ -40,9 +40,9 @@ struct Known {
 // Handles from elsewhere: with each call the driver is asked which stream it is, and whether it is
 // being captured.
 struct Foreign {
-    static pool::StreamRef ask(const vramkit::DriverTable& call, const Lane& lane) {
-        pool::StreamRef stream{lane.handle};
-        if (pool::identify(call, stream) != CUDA_SUCCESS) throw Failure("this is no stream");
+    static StreamRef ask(const vramkit::DriverTable& call, const Lane& lane) {
+        StreamRef stream{lane.handle};
+        if (identify(call, stream) != CUDA_SUCCESS) throw Failure("this is no stream");
         return stream;
     }
 };
@@ -52,20 +52,20 @@ class Engine {
   public:
     Engine(std::shared_ptr<vramkit::Driver> driver, const Bench& bench, const pool::Config& config)
         : call_(driver->call()) {
-        pool::Failure why;
+        Failure why;
         pool_ = pool::Pool::open(std::move(driver), bench.gpu.device(), bench.context, config, why);
         if (pool_ == nullptr) raise(why);
     }
 
     std::uint64_t allocate(std::uint64_t bytes, const Lane& lane) {
-        pool::Failure why;
+        Failure why;
         const std::uint64_t address = pool_->malloc(bytes, Streams::ask(call_, lane), true, why);
-        if (address == 0 && why.kind != pool::Failure::Kind::out_of_memory) [[unlikely]]
+        if (address == 0 && why.kind != Failure::Kind::out_of_memory) [[unlikely]]
             raise(why);
         return address;
     }
     void deallocate(std::uint64_t address, std::uint64_t bytes, const Lane& lane) {
-        pool::Failure why;
+        Failure why;
         if (!pool_->free(address, bytes, Streams::ask(call_, lane), why)) [[unlikely]]
             raise(why);
     }
@@ -93,7 +93,7 @@ void measure_statistics(Bench& bench, Row row, Maker make) {
     const auto measure = [&](bool on) {
         pool::Config config = engine->pool().config();
         config.enable_stats = on;
-        pool::Failure why;
+        Failure why;
         if (!engine->pool().configure(config, why)) raise(why);
         return ns_a_pair({worker.for_seconds(bench.seconds / 2)});
     };

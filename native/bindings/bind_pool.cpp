@@ -12,8 +12,7 @@
 #include "bindings/bind_blocks.h"
 #include "bindings/invoke.h"
 #include "bindings/native_resource.h"
-#include "capi/handle.h"
-#include "capi/instances.h"
+#include "pool/instances.h"
 #include "pool/pool.h"
 
 namespace nb = nanobind;
@@ -22,8 +21,6 @@ namespace vramkit {
 namespace {
 
 using pool::Config;
-using pool::Failure;
-using pool::StreamRef;
 
 class PoolEngine final : public NativeResource {
   public:
@@ -35,10 +32,10 @@ class PoolEngine final : public NativeResource {
         {
             const GilReleased released;
             if (config != nullptr) {
-                handle_ = capi::open_pool(driver, device()->ordinal(), *config, why);
+                handle_ = pool::open_pool(driver, device()->ordinal(), *config, why);
             } else {
                 // The registry keeps it.
-                handle_ = {capi::process_wide_pool(driver, device()->ordinal(), why), [](auto*) {}};
+                handle_ = {pool::process_wide_pool(driver, device()->ordinal(), why), [](auto*) {}};
             }
         }
         if (handle_ == nullptr) fail(why);
@@ -47,7 +44,7 @@ class PoolEngine final : public NativeResource {
         if (handle_ == nullptr) return;
         if (ExitGate::closed()) {
             // Python exits: nothing may wait for the GPU now, and the process ends with its memory.
-            static_cast<void>(new std::shared_ptr<vramkit_pool>(std::move(handle_)));
+            static_cast<void>(new std::shared_ptr<pool::Handle>(std::move(handle_)));
             return;
         }
         const GilReleased released;
@@ -71,7 +68,7 @@ class PoolEngine final : public NativeResource {
     using NativeResource::stream;
 
   private:
-    std::shared_ptr<vramkit_pool> handle_;
+    std::shared_ptr<pool::Handle> handle_;
 };
 
 uint64_t allocate(PoolEngine& self, uint64_t size, nb::handle stream, bool may_wait, Failure& why) {
@@ -147,7 +144,7 @@ nb::dict layout(PoolEngine& self) {
         now = engine.layout();
     }
     constexpr const char* uses[] = {"slabs", "block", "idle"};
-    constexpr const char* states[] = {"idle", "live", "cached", "shelved", "live", "shelved"};
+    constexpr const char* states[] = {"idle", "live", "cached", "waiting", "live", "waiting"};
     const auto list = [](const auto& all, auto convert) {
         nb::list result;
         for (const auto& each : all) {
@@ -180,7 +177,7 @@ nb::dict layout(PoolEngine& self) {
         entry["stream"] = each.stream;
     });
     result["streams"] = list(now.streams, [](const Layout::OneStream& each, nb::dict& entry) {
-        const bool legacy = each.id == pool::kLegacyStreamId;
+        const bool legacy = each.id == kLegacyStreamId;
         entry["id"] = legacy ? 0 : each.id;
         entry["kind"] = legacy ? "legacy" : each.capture ? "capture" : "stream";
         entry["ended"] = each.ended;
@@ -188,36 +185,56 @@ nb::dict layout(PoolEngine& self) {
     return result;
 }
 
-// Field by field, so that settings have one list of names here and one in Python.
+// The names that Python has for choices, in the order of the enumerators.
+constexpr const char* choices(pool::SizeClasses value) {
+    return value == pool::SizeClasses::fine ? "fine" : "power_of_two";
+}
+constexpr const char* choices(pool::Large value) {
+    return value == pool::Large::pool ? "pool" : "direct";
+}
+template <class Choice>
+Choice choice_named(const std::string& name, const std::string& text) {
+    for (const int value : {0, 1}) {
+        if (text == choices(static_cast<Choice>(value))) return static_cast<Choice>(value);
+    }
+    throw nb::value_error(("no setting " + name + " with the value " + text).c_str());
+}
+
 void set_field(Config& config, const std::string& name, nb::handle value) {
-#define VRAMKIT_FIELD(field)                                    \
+#define VRAMKIT_NUMBER(field, usual, least, most, allowed)      \
     if (name == #field) {                                       \
         config.field = nb::cast<decltype(config.field)>(value); \
         return;                                                 \
     }
-    VRAMKIT_FIELD(alignment)
-    VRAMKIT_FIELD(thread_cache_max_blocks)
-    VRAMKIT_FIELD(global_cache_max_blocks)
-    VRAMKIT_FIELD(batch_alloc_count)
-    VRAMKIT_FIELD(defrag_threshold)
-    VRAMKIT_FIELD(defrag_interval_ms)
-    VRAMKIT_FIELD(enable_stats)
-    VRAMKIT_FIELD(enable_defrag)
-    VRAMKIT_FIELD(cache_bytes)
-    VRAMKIT_FIELD(thread_cache_bytes)
-    VRAMKIT_FIELD(limit)
-    VRAMKIT_FIELD(decay_ms)
-    VRAMKIT_FIELD(background)
-    VRAMKIT_FIELD(nvtx)
-#undef VRAMKIT_FIELD
-    const auto text = nb::cast<std::string>(value);
-    if (name == "size_classes" && (text == "fine" || text == "seed")) {
-        config.classes = text == "seed" ? pool::Classes::seed : pool::Classes::fine;
-    } else if (name == "large" && (text == "pool" || text == "direct")) {
-        config.large = text == "direct" ? pool::Large::direct : pool::Large::pool;
-    } else {
-        throw nb::value_error(("no setting " + name + " with the value " + text).c_str());
+#define VRAMKIT_PART(field, usual) VRAMKIT_NUMBER(field, usual, 0, 1, "")
+#define VRAMKIT_FLAG(field, usual) VRAMKIT_NUMBER(field, usual, 0, 1, "")
+#define VRAMKIT_CHOICE(field, Type, usual)                                           \
+    if (name == #field) {                                                            \
+        config.field = choice_named<pool::Type>(name, nb::cast<std::string>(value)); \
+        return;                                                                      \
     }
+#include "pool/settings.def"
+#undef VRAMKIT_NUMBER
+#undef VRAMKIT_PART
+#undef VRAMKIT_CHOICE
+#undef VRAMKIT_FLAG
+    throw nb::value_error(("there is no setting " + name).c_str());
+}
+
+// What a pool has unless it is told otherwise, for the test that compares Python's list.
+nb::dict default_settings() {
+    const Config config;
+    nb::dict result;
+#define VRAMKIT_NUMBER(field, usual, least, most, allowed) result[#field] = config.field;
+#define VRAMKIT_PART(field, usual) result[#field] = config.field;
+#define VRAMKIT_FLAG(field, usual) result[#field] = config.field;
+#define VRAMKIT_CHOICE(field, Type, usual) result[#field] = choices(config.field);
+#include "pool/settings.def"
+#undef VRAMKIT_NUMBER
+#undef VRAMKIT_PART
+#undef VRAMKIT_CHOICE
+#undef VRAMKIT_FLAG
+    return result;
 }
 
 Config config_from(const nb::kwargs& settings) {
@@ -320,7 +337,9 @@ std::string check_invariants(PoolEngine& self) {
 }  // namespace
 
 void bind_pool(nb::module_& module) {
-    nb::class_<Config>(module, "PoolConfig").def(nb::new_(&config_from));
+    nb::class_<Config>(module, "PoolConfig")
+        .def(nb::new_(&config_from))
+        .def_static("defaults", &default_settings, nb::sig("def defaults() -> dict[str, Any]"));
     nb::class_<PoolEngine> engine(module, "PoolEngine");
     bind_blocks(engine);
     engine
@@ -346,7 +365,7 @@ void bind_pool(nb::module_& module) {
         .def("defragment", &defragment,
              "Make one piece of all idle memory. The bytes that were moved for it.")
         .def("step", &step,
-             "What the background thread does, once. True: marks are awaited, and more is to do "
+             "What the background thread does, once. True: events are awaited, and more is to do "
              "soon.")
         .def("_layout", &layout, nb::sig("def _layout(self) -> dict[str, Any]"),
              "Where everything is: extents, slabs, blocks and streams.")

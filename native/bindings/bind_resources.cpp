@@ -20,9 +20,6 @@ namespace nb = nanobind;
 namespace vramkit {
 namespace {
 
-using pool::Failure;
-using pool::StreamRef;
-
 // Any of them; their calls may wait for the driver, so all let go of the GIL.
 class PlainEngine : public NativeResource {
   public:
@@ -30,7 +27,7 @@ class PlainEngine : public NativeResource {
         if (engine_ == nullptr) return;
         if (ExitGate::closed() || forked()) {
             // Nothing may wait for the GPU now, or it is not ours: it ends with the process.
-            static_cast<void>(new std::shared_ptr<resources::Resource>(std::move(engine_)));
+            static_cast<void>(new std::shared_ptr<resources::PlainResource>(std::move(engine_)));
             return;
         }
         const GilReleased released;
@@ -39,7 +36,7 @@ class PlainEngine : public NativeResource {
     }
 
     uint64_t malloc(uint64_t bytes, nb::handle on) override {
-        resources::Resource& resource = engine();
+        resources::PlainResource& resource = engine();
         const StreamRef ref = stream(on);
         Failure why;
         uint64_t address;
@@ -51,7 +48,7 @@ class PlainEngine : public NativeResource {
         return address;
     }
     void free(uint64_t address, std::optional<uint64_t> bytes, nb::handle on) override {
-        resources::Resource& resource = engine();
+        resources::PlainResource& resource = engine();
         std::optional<StreamRef> ref;
         if (!on.is_none()) ref = stream(on);
         Failure why;
@@ -64,7 +61,7 @@ class PlainEngine : public NativeResource {
     }
     void close() {
         if (gone()) return;
-        resources::Resource& resource = engine();
+        resources::PlainResource& resource = engine();
         Failure why;
         bool done;
         {
@@ -75,7 +72,7 @@ class PlainEngine : public NativeResource {
     }
     bool closed() const { return lost() || engine_->closed(); }
     // Raises ClosedError where the driver that it works with is no more, or not this process's.
-    resources::Resource& engine() const {
+    resources::PlainResource& engine() const {
         require_present();
         return *engine_;
     }
@@ -97,7 +94,7 @@ class PlainEngine : public NativeResource {
         if (engine_ == nullptr) fail(why);
     }
 
-    std::shared_ptr<resources::Resource> engine_;
+    std::shared_ptr<resources::PlainResource> engine_;
 
   private:
     CUcontext context_ = nullptr;

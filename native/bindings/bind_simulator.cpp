@@ -6,12 +6,11 @@
 #include <array>
 #include <cstring>
 
+#include "base/listeners.h"
 #include "bindings/bind.h"
 #include "bindings/gil.h"
 #include "bindings/session.h"
 #include "bindings/stream.h"
-#include "pool/threads.h"
-#include "resources/resource.h"
 #include "sim/control.h"
 
 namespace nb = nanobind;
@@ -52,8 +51,7 @@ class Controls {
             failed = reset_(settings.c_str(), reason.data(), reason.size());
             if (failed == 0) {
                 session_->begin_next_epoch();
-                pool::tell_pools_of_reset(session_->call());
-                resources::Resource::tell_of_reset(session_->call());
+                announce_reset(session_->call());
             }
         }
         if (failed != 0) throw nb::value_error(reason.data());

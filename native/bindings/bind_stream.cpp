@@ -44,14 +44,13 @@ std::unique_ptr<Stream> create(std::shared_ptr<Device> device, bool blocking, in
 std::unique_ptr<Stream> from_handle(std::shared_ptr<Device> device, uintptr_t raw) {
     CUstream handle = reinterpret_cast<CUstream>(raw);
     // Who only needs the legacy stream's handle can have it beside captures, when it has no id.
-    const uint64_t id =
-        pool::is_legacy(handle) ? pool::kLegacyStreamId : current_id(*device, handle);
+    const uint64_t id = is_legacy(handle) ? kLegacyStreamId : current_id(*device, handle);
     return std::make_unique<Stream>(std::move(device), handle, id, Stream::Ownership::borrowed);
 }
 
 uint64_t id(const Stream& stream) {
     stream.require_usable();
-    const bool asked = stream.per_thread() || pool::is_legacy(stream.handle());
+    const bool asked = stream.per_thread() || is_legacy(stream.handle());
     return asked ? current_id(*stream.device(), stream.handle()) : stream.id();
 }
 
@@ -174,7 +173,7 @@ void wait_value(Stream& stream, nb::handle where, uint64_t value, const std::str
 std::string describe(const Stream& stream) {
     const std::string where = " of device " + std::to_string(stream.device()->ordinal());
     if (!stream.usable()) return "<Stream" + where + ", closed>";
-    if (pool::is_legacy(stream.handle())) return "<legacy default Stream" + where + ">";
+    if (is_legacy(stream.handle())) return "<legacy default Stream" + where + ">";
     if (stream.per_thread()) return "<per-thread default Stream" + where + ">";
     return "<Stream " + std::to_string(stream.id()) + where + ">";
 }

@@ -7,18 +7,13 @@
 #include <string>
 #include <utility>
 
+#include "base/sizes.h"
 #include "bindings/errors.h"
 #include "bindings/stream.h"
-#include "pool/size_classes.h"
-#include "pool/streams.h"
-#include "pool/threads.h"
 
 namespace nb = nanobind;
 
 namespace vramkit {
-
-using pool::Failure;
-using pool::StreamRef;
 
 namespace {
 
@@ -50,7 +45,7 @@ uint64_t positive(nb::handle number, const char* what) {
     const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
     if (overflow == 0 && value > 0) return static_cast<uint64_t>(value);
     const std::string text = std::string(what) + " is " + nb::str(index).c_str() +
-                             "; it may be 1 to " + std::to_string(pool::kLargestRequest);
+                             "; it may be 1 to " + std::to_string(kLargestRequest);
     throw nb::value_error(text.c_str());
 }
 
@@ -69,8 +64,7 @@ NativeResource::NativeResource(std::shared_ptr<Device> device, const char* name)
     : device_(std::move(device)),
       device_text_(nb::repr(nb::cast(device_)).c_str()),
       name_(name),
-      epoch_(device_->session().epoch()),
-      fork_count_(pool::fork_count()) {}
+      epoch_(device_->session().epoch()) {}
 
 void NativeResource::fail(const Failure& why, const char* method) const {
     const std::string call = method == nullptr ? name_ : std::string(name_) + "." + method;
@@ -83,7 +77,7 @@ std::string NativeResource::describe(nb::handle self, bool closed) const {
            (closed ? ", closed>" : ">");
 }
 
-bool NativeResource::forked() const { return fork_count_ != pool::fork_count(); }
+bool NativeResource::forked() const { return fork_.forked(); }
 
 void NativeResource::require_present() const {
     if (gone()) {
@@ -97,7 +91,7 @@ void NativeResource::require_present() const {
 }
 
 StreamRef NativeResource::stream(nb::handle object) const {
-    if (object.is_none()) return pool::legacy_stream();
+    if (object.is_none()) return legacy_stream();
     StreamRef result;
     if (nb::isinstance<Stream>(object)) {
         const Stream& stream = *nb::inst_ptr<Stream>(object);
@@ -107,7 +101,7 @@ StreamRef NativeResource::stream(nb::handle object) const {
                 "the stream is of another device than the " + std::string(name_);
             throw nb::value_error(text.c_str());
         }
-        if (pool::is_legacy(stream.handle())) return pool::legacy_stream();
+        if (is_legacy(stream.handle())) return legacy_stream();
         // One that nobody else knows is not captured.
         if (stream.owned() && !stream.exported()) return {stream.handle(), stream.id(), true};
         result = {stream.handle(), 0, stream.owned()};
@@ -116,7 +110,7 @@ StreamRef NativeResource::stream(nb::handle object) const {
     }
     // It may be captured; another library's may have ended, and be another one by now.
     const ContextScope scope(*device_);
-    const CUresult known = pool::identify(device_->call(), result);
+    const CUresult known = identify(device_->call(), result);
     const bool gone = known == CUDA_ERROR_INVALID_CONTEXT || known == CUDA_ERROR_INVALID_HANDLE;
     check(device_->session().driver(), known,
           gone ? "there is no such stream, or no longer: cuStreamGetId" : "cuStreamGetId");

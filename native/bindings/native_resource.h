@@ -9,8 +9,10 @@
 #include <optional>
 #include <string>
 
+#include "base/failure.h"
+#include "base/fork.h"
+#include "base/stream_ref.h"
 #include "bindings/device.h"
-#include "pool/types.h"
 
 namespace vramkit {
 
@@ -46,9 +48,9 @@ class NativeResource {
     // Raises ClosedError where it is lost.
     void require_present() const;
     // Our own streams know their id; of a foreign one the driver is asked. Raises.
-    pool::StreamRef stream(nanobind::handle object) const;
+    StreamRef stream(nanobind::handle object) const;
     // `method` is that of Python; none: the constructor.
-    [[noreturn]] void fail(const pool::Failure& why, const char* method = nullptr) const;
+    [[noreturn]] void fail(const Failure& why, const char* method = nullptr) const;
 
   private:
     std::shared_ptr<Device> device_;
@@ -56,7 +58,7 @@ class NativeResource {
     std::string device_text_;
     const char* name_;
     uint64_t epoch_;
-    int fork_count_;
+    ForkGuard fork_;
 };
 
 }  // namespace vramkit

@@ -4,10 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "base/listeners.h"
 #include "bindings/errors.h"
 #include "bindings/invoke.h"
-#include "pool/threads.h"
-#include "resources/resource.h"
 
 namespace nb = nanobind;
 
@@ -33,7 +32,7 @@ Stream::Stream(std::shared_ptr<Device> device, CUstream handle, uint64_t id, Own
 
 Stream::~Stream() {
     if (usable() && ownership_ == Ownership::owned) {
-        tell_pools();
+        announce_end();
         call_released(*device_, device_->call().cuStreamDestroy_v2, "cuStreamDestroy_v2", handle_);
     }
 }
@@ -49,14 +48,13 @@ void Stream::close() {
     const bool destroy = usable() && ownership_ == Ownership::owned;
     open_ = false;
     if (!destroy) return;
-    tell_pools();
+    announce_end();
     VRAMKIT_INVOKE(*device_, cuStreamDestroy_v2, handle_);
 }
 
-void Stream::tell_pools() {
+void Stream::announce_end() {
     const GilReleased released;
-    pool::tell_pools_of_closing_stream(device_->call(), id_, handle_);
-    resources::Resource::tell_of_closing_stream(device_->call(), id_);
+    announce_stream_closing(device_->call(), id_, handle_);
 }
 
 CUstream stream_handle(nb::handle object) {

@@ -42,8 +42,9 @@ class Stream {
     void close();
 
   private:
-    // Pools and resources that have blocks of this stream mark them while it still lives.
-    void tell_pools();
+    // Pools and resources that have blocks of this stream record an event behind them while it
+    // still lives.
+    void announce_end();
 
     std::shared_ptr<Device> device_;
     CUstream handle_;

@@ -4,11 +4,11 @@
 
 #include "capi/errors.h"
 #include "capi/handle.h"
-#include "capi/instances.h"
+#include "pool/instances.h"
 
 // CuPy names no stream: its own function tells the calling thread's.
 struct vramkit_cupy {
-    vramkit_pool* pool = nullptr;  // null: the process-wide one
+    vramkit::pool::Handle* pool = nullptr;  // null: the process-wide one
     intptr_t (*current_stream)(void) = nullptr;
 };
 
@@ -16,10 +16,9 @@ namespace {
 
 using namespace vramkit;
 using namespace vramkit::capi;
-using pool::Failure;
 
 // Null and the thread's last error where the device has no such pool.
-const vramkit_pool* pool_of(const vramkit_cupy& made, int device) {
+const Handle* pool_of(const vramkit_cupy& made, int device) {
     if (made.pool == nullptr) return default_pool(device);
     if (made.pool->ordinal == device) return made.pool;
     fail(VRAMKIT_BAD_VALUE, "the pool is of device " + std::to_string(made.pool->ordinal) +
@@ -38,7 +37,8 @@ vramkit_cupy* vramkit_cupy_create(vramkit_pool* pool, intptr_t (*current_stream)
                  "current_stream is NULL; it must be a function that tells the current stream");
             return nullptr;
         }
-        return std::make_unique<vramkit_cupy>(vramkit_cupy{pool, current_stream}).release();
+        return std::make_unique<vramkit_cupy>(vramkit_cupy{handle_of(pool), current_stream})
+            .release();
     });
 }
 
@@ -47,7 +47,7 @@ void vramkit_cupy_destroy(vramkit_cupy* made) { std::unique_ptr<vramkit_cupy>(ma
 void* vramkit_cupy_malloc(void* param, size_t size, int device) {
     return guarded_pointer([&]() -> void* {
         const auto& made = *static_cast<const vramkit_cupy*>(param);
-        const vramkit_pool* const pool = pool_of(made, device);
+        const Handle* const pool = pool_of(made, device);
         if (pool == nullptr) return nullptr;
         Failure why;
         void* const stream = reinterpret_cast<void*>(made.current_stream());
@@ -68,7 +68,7 @@ void vramkit_cupy_free(void* param, void* block, int device) {
     guarded([&] {
         const auto& made = *static_cast<const vramkit_cupy*>(param);
         if (block == nullptr) return VRAMKIT_OK;
-        const vramkit_pool* const pool = pool_of(made, device);
+        const Handle* const pool = pool_of(made, device);
         if (pool == nullptr) return vramkit_last_status();
         pool::Pool& engine = *pool->engine;
         pool::Pool::Full full;
@@ -77,9 +77,9 @@ void vramkit_cupy_free(void* param, void* block, int device) {
             return VRAMKIT_OK;
         }
         Failure why;
-        if (engine.forked()) return fail(Failure::forked());
+        if (engine.forked()) return fail(Failure::forked("the pool"));
         // The current stream lives, and mostly is the block's.
-        pool::StreamRef current;
+        StreamRef current;
         void* const stream = reinterpret_cast<void*>(made.current_stream());
         const bool done = resolve(*pool, stream, Life::unknown, current, why)
                               ? engine.free_beside(address_of(block), current, why)

@@ -6,7 +6,7 @@
 namespace vramkit::capi {
 namespace {
 
-using Kind = pool::Failure::Kind;
+using Kind = Failure::Kind;
 
 struct LastError {
     vramkit_status status = VRAMKIT_OK;
@@ -32,6 +32,8 @@ vramkit_status status_of(Kind kind) {
             return VRAMKIT_CLOSED;
         case Kind::forked:
             return VRAMKIT_FORKED;
+        case Kind::no_driver:
+            return VRAMKIT_NO_DRIVER;
         case Kind::out_of_memory:
             return VRAMKIT_OUT_OF_MEMORY;
         default:
@@ -55,9 +57,17 @@ vramkit_status fail_without_host_memory() noexcept {
     return last.status;
 }
 
-vramkit_status fail(const pool::Failure& why) noexcept {
+vramkit_status fail(const Failure& why) noexcept {
     try {
         return fail(status_of(why.kind), words(why));
+    } catch (const std::bad_alloc&) {
+        return fail_without_host_memory();
+    }
+}
+
+vramkit_status fail(const OpenError& why) noexcept {
+    try {
+        return fail(why.bad_setting ? VRAMKIT_BAD_VALUE : VRAMKIT_NO_DRIVER, why.message);
     } catch (const std::bad_alloc&) {
         return fail_without_host_memory();
     }
@@ -71,7 +81,7 @@ vramkit_status fail_unexpectedly(const char* what) noexcept {
     }
 }
 
-std::string words(const pool::Failure& why) {
+std::string words(const Failure& why) {
     if (!why.message.empty()) return why.message;
     return std::string(why.call) + ": " + error_name(why.code) + ", " +
            std::string(error_meaning(why.code));

@@ -6,14 +6,16 @@
 #include <string>
 #include <utility>
 
+#include "base/failure.h"
+#include "driver/driver.h"
 #include "include/vramkit.h"
-#include "pool/types.h"
 
 namespace vramkit::capi {
 
 // Notes them for vramkit_last_status and vramkit_last_error; the status. Never throws.
 vramkit_status fail(vramkit_status status, std::string text) noexcept;
-vramkit_status fail(const pool::Failure& why) noexcept;
+vramkit_status fail(const Failure& why) noexcept;
+vramkit_status fail(const OpenError& why) noexcept;
 // For a failure that text cannot be made for.
 vramkit_status fail_without_host_memory() noexcept;
 
@@ -21,7 +23,7 @@ vramkit_status fail_without_host_memory() noexcept;
 vramkit_status fail_unexpectedly(const char* what) noexcept;
 
 // As a sentence: the pool's own, or the driver's call with the meaning of its result.
-std::string words(const pool::Failure& why);
+std::string words(const Failure& why);
 
 // Runs what a C function does; an exception becomes the thread's last error.
 template <class Body>

@@ -1,64 +1,22 @@
-// What a vramkit_pool* points at: the engine with what C callers need around it.
+// What the opaque pointers of the C interface point at.
 #pragma once
 
-#include <memory>
-
-#include "driver/driver.h"
 #include "include/vramkit.h"
-#include "pool/pool.h"
-#include "pool/streams.h"
-
-// A value: copies are handles of the same engine.
-struct vramkit_pool {
-    std::shared_ptr<vramkit::Driver> driver;
-    int ordinal = 0;
-    CUcontext context = nullptr;
-    std::shared_ptr<vramkit::pool::Pool> engine;
-    bool process_wide = false;  // of the registry of instances, which never lets go of it
-};
+#include "pool/handle.h"
 
 namespace vramkit::capi {
 
-// A new pool on the primary context of the device. The context is retained, and kept until the
-// process ends: to give it back can wait for the GPU. Null and the reason on failure.
-std::unique_ptr<vramkit_pool> open_pool(const std::shared_ptr<Driver>& driver, int ordinal,
-                                        const pool::Config& config, pool::Failure& why);
+using pool::allocate;
+using pool::Handle;
+using pool::Life;
+using pool::resolve;
 
-// How long a stream of a raw handle lives.
-enum class Life : bool {
-    unknown,  // until somebody destroys it, of which no pool need hear
-    durable,  // as long as the process, or until pools are told
-};
+// C never looks into a vramkit_pool: the pointer is that of a Handle.
+inline Handle* handle_of(vramkit_pool* pool) { return reinterpret_cast<Handle*>(pool); }
+inline vramkit_pool* opaque(Handle* handle) { return reinterpret_cast<vramkit_pool*>(handle); }
 
-// Asks with the pool's context current.
-bool resolve_in_context(const vramkit_pool& pool, pool::StreamRef& stream, pool::Failure& why);
-
-// The stream as the engine knows it; false and the reason where the driver does not know it. One
-// cuStreamGetId and one cuStreamIsCapturing, about 30 ns on a card; none for the legacy default
-// stream.
-inline bool resolve(const vramkit_pool& pool, void* handle, Life life, pool::StreamRef& stream,
-                    pool::Failure& why) {
-    stream.handle = static_cast<CUstream>(handle);
-    stream.told = life == Life::durable;
-    // What the per-thread default stream is depends on the current context.
-    if (stream.handle != VRAMKIT_STREAM_PER_THREAD &&
-        pool::identify(pool.driver->call(), stream) == CUDA_SUCCESS) {
-        return true;
-    }
-    return resolve_in_context(pool, stream, why);
-}
-
-// 0 and the reason on failure.
-inline std::uint64_t allocate(const vramkit_pool& pool, std::uint64_t bytes, void* stream,
-                              Life life, bool may_wait, pool::Failure& why) {
-    pool::StreamRef ref;
-    if (pool.engine->forked()) {
-        why = pool::Failure::forked();
-        return 0;
-    }
-    return resolve(pool, stream, life, ref, why) ? pool.engine->malloc(bytes, ref, may_wait, why)
-                                                 : 0;
-}
+// The process-wide pool of a device. Null and the thread's last error on failure.
+Handle* default_pool(int device);
 
 inline std::uint64_t address_of(const void* block) {
     return reinterpret_cast<std::uintptr_t>(block);

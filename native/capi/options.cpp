@@ -6,32 +6,29 @@
 #include <utility>
 
 #include "capi/errors.h"
-#include "pool/size_classes.h"
+#include "pool/blocks/size_classes.h"
 
 namespace vramkit::capi {
 namespace {
+
+// The enumerators of C have the values of the engine's.
+static_assert(VRAMKIT_CLASSES_POWER_OF_TWO == static_cast<int>(pool::SizeClasses::power_of_two));
+static_assert(VRAMKIT_LARGE_DIRECT == static_cast<int>(pool::Large::direct));
 
 vramkit_pool_options defaults() {
     const pool::Config config;
     vramkit_pool_options options{};
     options.size = sizeof options;
-    options.classes =
-        config.classes == pool::Classes::fine ? VRAMKIT_CLASSES_FINE : VRAMKIT_CLASSES_SEED;
-    options.limit = config.limit;
-    options.thread_cache_max_blocks = config.thread_cache_max_blocks;
-    options.global_cache_max_blocks = config.global_cache_max_blocks;
-    options.batch_alloc_count = config.batch_alloc_count;
-    options.cache_bytes = config.cache_bytes;
-    options.thread_cache_bytes = config.thread_cache_bytes;
-    options.alignment = config.alignment;
-    options.decay_ms = config.decay_ms;
-    options.defrag_interval_ms = config.defrag_interval_ms;
-    options.defrag_threshold = config.defrag_threshold;
-    options.large = config.large == pool::Large::direct ? VRAMKIT_LARGE_DIRECT : VRAMKIT_LARGE_POOL;
-    options.enable_stats = config.enable_stats ? 1 : 0;
-    options.enable_defrag = config.enable_defrag ? 1 : 0;
-    options.background = config.background ? 1 : 0;
-    options.nvtx = config.nvtx ? 1 : 0;
+#define VRAMKIT_NUMBER(name, value, least, most, allowed) options.name = config.name;
+#define VRAMKIT_PART(name, value) options.name = config.name;
+#define VRAMKIT_CHOICE(name, Type, value) \
+    options.name = static_cast<decltype(options.name)>(config.name);
+#define VRAMKIT_FLAG(name, value) options.name = config.name ? 1 : 0;
+#include "pool/settings.def"
+#undef VRAMKIT_NUMBER
+#undef VRAMKIT_PART
+#undef VRAMKIT_CHOICE
+#undef VRAMKIT_FLAG
     return options;
 }
 
@@ -42,49 +39,28 @@ bool refuse(const char* name, Number value, const char* allowed) {
     return false;
 }
 
+// What C can get wrong beyond the engine's own checks: enumerators and flags of any int.
 bool makes_sense(const vramkit_pool_options& options) {
-    constexpr std::uint64_t kMost = std::uint64_t{1} << 63;
-    if (options.classes != VRAMKIT_CLASSES_FINE && options.classes != VRAMKIT_CLASSES_SEED) {
-        return refuse("classes", static_cast<std::uint64_t>(options.classes),
-                      "VRAMKIT_CLASSES_FINE or VRAMKIT_CLASSES_SEED");
+    const auto one_of_two = [](auto value) { return value == 0 || value == 1; };
+    if (!one_of_two(static_cast<int>(options.size_classes))) {
+        return refuse("size_classes", static_cast<int>(options.size_classes),
+                      "VRAMKIT_CLASSES_FINE or VRAMKIT_CLASSES_POWER_OF_TWO");
     }
-    if (options.limit != 0 && (options.limit < pool::kPage || options.limit >= kMost)) {
-        return refuse("limit", options.limit, "0 for none, or 2 MiB (one page) or more");
-    }
-    if (options.thread_cache_max_blocks >= kMost) {
-        return refuse("thread_cache_max_blocks", options.thread_cache_max_blocks, "below 2^63");
-    }
-    if (options.global_cache_max_blocks >= kMost) {
-        return refuse("global_cache_max_blocks", options.global_cache_max_blocks, "below 2^63");
-    }
-    if (options.batch_alloc_count == 0 || options.batch_alloc_count >= kMost) {
-        return refuse("batch_alloc_count", options.batch_alloc_count, "1 or more, below 2^63");
-    }
-    if (options.large != VRAMKIT_LARGE_POOL && options.large != VRAMKIT_LARGE_DIRECT) {
-        return refuse("large", static_cast<std::uint64_t>(options.large),
+    if (!one_of_two(static_cast<int>(options.large))) {
+        return refuse("large", static_cast<int>(options.large),
                       "VRAMKIT_LARGE_POOL or VRAMKIT_LARGE_DIRECT");
     }
-    if (options.cache_bytes >= kMost) {
-        return refuse("cache_bytes", options.cache_bytes, "below 2^63");
-    }
-    if (options.thread_cache_bytes >= kMost) {
-        return refuse("thread_cache_bytes", options.thread_cache_bytes, "below 2^63");
-    }
-    constexpr std::uint64_t kMostMilliseconds = std::uint64_t{1} << 40;
-    if (options.decay_ms > kMostMilliseconds) {
-        return refuse("decay_ms", options.decay_ms, "0 for never, or up to 2^40");
-    }
-    if (options.defrag_interval_ms > kMostMilliseconds) {
-        return refuse("defrag_interval_ms", options.defrag_interval_ms, "1 to 2^40");
-    }
-    const std::pair<const char*, int> flags[] = {{"enable_stats", options.enable_stats},
-                                                 {"enable_defrag", options.enable_defrag},
-                                                 {"background", options.background},
-                                                 {"nvtx", options.nvtx}};
-    for (const auto& [name, value] : flags) {
-        if (value != 0 && value != 1) return refuse(name, value, "0 or 1");
-    }
-    pool::Failure why;
+#define VRAMKIT_NUMBER(name, value, least, most, allowed)
+#define VRAMKIT_PART(name, value)
+#define VRAMKIT_CHOICE(name, Type, value)
+#define VRAMKIT_FLAG(name, value) \
+    if (!one_of_two(options.name)) return refuse(#name, options.name, "0 or 1");
+#include "pool/settings.def"
+#undef VRAMKIT_NUMBER
+#undef VRAMKIT_PART
+#undef VRAMKIT_CHOICE
+#undef VRAMKIT_FLAG
+    Failure why;
     if (!pool::is_valid(config_of(options), why)) {
         fail(why);
         return false;
@@ -112,23 +88,15 @@ std::optional<vramkit_pool_options> checked(const vramkit_pool_options* given) {
 
 pool::Config config_of(const vramkit_pool_options& options) {
     pool::Config config;
-    config.classes =
-        options.classes == VRAMKIT_CLASSES_SEED ? pool::Classes::seed : pool::Classes::fine;
-    config.limit = options.limit;
-    config.thread_cache_max_blocks = options.thread_cache_max_blocks;
-    config.global_cache_max_blocks = options.global_cache_max_blocks;
-    config.batch_alloc_count = options.batch_alloc_count;
-    config.cache_bytes = options.cache_bytes;
-    config.thread_cache_bytes = options.thread_cache_bytes;
-    config.alignment = options.alignment;
-    config.decay_ms = options.decay_ms;
-    config.defrag_interval_ms = options.defrag_interval_ms;
-    config.defrag_threshold = options.defrag_threshold;
-    config.large = options.large == VRAMKIT_LARGE_DIRECT ? pool::Large::direct : pool::Large::pool;
-    config.enable_stats = options.enable_stats != 0;
-    config.enable_defrag = options.enable_defrag != 0;
-    config.background = options.background != 0;
-    config.nvtx = options.nvtx != 0;
+#define VRAMKIT_NUMBER(name, value, least, most, allowed) config.name = options.name;
+#define VRAMKIT_PART(name, value) config.name = options.name;
+#define VRAMKIT_CHOICE(name, Type, value) config.name = static_cast<pool::Type>(options.name);
+#define VRAMKIT_FLAG(name, value) config.name = options.name != 0;
+#include "pool/settings.def"
+#undef VRAMKIT_NUMBER
+#undef VRAMKIT_PART
+#undef VRAMKIT_CHOICE
+#undef VRAMKIT_FLAG
     return config;
 }
 

@@ -1,18 +1,18 @@
 // The C functions of a pool.
 #include <optional>
 
-#include "capi/default_driver.h"
+#include "base/fork.h"
+#include "base/listeners.h"
 #include "capi/errors.h"
 #include "capi/handle.h"
-#include "capi/instances.h"
 #include "capi/options.h"
-#include "pool/threads.h"
+#include "driver/default_driver.h"
+#include "pool/instances.h"
 
 namespace {
 
 using namespace vramkit;
 using namespace vramkit::capi;
-using pool::Failure;
 
 constexpr const char* kNoPool = "the pool is NULL: the call that should have made it failed";
 
@@ -23,7 +23,8 @@ void* allocated(vramkit_pool* pool, size_t bytes, void* stream, bool may_wait) {
             return nullptr;
         }
         Failure why;
-        const std::uint64_t address = allocate(*pool, bytes, stream, Life::unknown, may_wait, why);
+        const std::uint64_t address =
+            allocate(*handle_of(pool), bytes, stream, Life::unknown, may_wait, why);
         if (address == 0) fail(why);
         return block_at(address);
     });
@@ -34,11 +35,9 @@ template <class Body>
 vramkit_status in_parent(vramkit_pool* pool, Body body) noexcept {
     return guarded([&] {
         if (pool == nullptr) return fail(VRAMKIT_BAD_VALUE, kNoPool);
-        if (pool->engine->forked()) {
-            return fail(VRAMKIT_FORKED,
-                        "the pool belongs to the parent process: a forked child cannot use it");
-        }
-        return body(*pool->engine);
+        pool::Pool& engine = *handle_of(pool)->engine;
+        if (engine.forked()) return fail(Failure::forked("the pool"));
+        return body(engine);
     });
 }
 
@@ -69,31 +68,35 @@ vramkit_pool* vramkit_pool_create(const vramkit_pool_options* options) {
     return guarded_pointer([&]() -> vramkit_pool* {
         const std::optional<vramkit_pool_options> known = checked(options);
         if (!known) return nullptr;
-        const std::shared_ptr<Driver> driver = default_driver();
-        if (driver == nullptr) return nullptr;
+        Driver::Opened driver = default_driver();
+        if (const auto* error = std::get_if<OpenError>(&driver)) {
+            fail(*error);
+            return nullptr;
+        }
         Failure why;
-        auto made = open_pool(driver, known->device, config_of(*known), why);
+        auto made = pool::open_pool(std::get<std::shared_ptr<Driver>>(driver), known->device,
+                                    config_of(*known), why);
         if (made == nullptr) fail(why);
-        return made.release();
+        return opaque(made.release());
     });
 }
 
 vramkit_pool* vramkit_pool_instance(int device) {
-    return guarded_pointer([&] { return default_pool(device); });
+    return guarded_pointer([&] { return opaque(default_pool(device)); });
 }
 
 vramkit_status vramkit_pool_close(vramkit_pool* pool) { return close(pool); }
 
 vramkit_status vramkit_pool_destroy(vramkit_pool* pool) {
     if (pool == nullptr) return VRAMKIT_OK;
-    if (pool->process_wide) {
+    if (handle_of(pool)->process_wide) {
         return guarded([] {
             return fail(VRAMKIT_BAD_VALUE,
                         "the process-wide pool is everybody's: vramkit_pool_close it, if you must");
         });
     }
     const vramkit_status status = close(pool);
-    if (status == VRAMKIT_OK) std::unique_ptr<vramkit_pool>(pool).reset();
+    if (status == VRAMKIT_OK) std::unique_ptr<Handle>(handle_of(pool)).reset();
     return status;
 }
 
@@ -110,7 +113,8 @@ vramkit_status vramkit_free(vramkit_pool* pool, void* block) {
         if (block == nullptr) return VRAMKIT_OK;
         if (pool == nullptr) return fail(VRAMKIT_BAD_VALUE, kNoPool);
         Failure why;
-        const bool done = pool->engine->free(address_of(block), std::nullopt, std::nullopt, why);
+        const bool done =
+            handle_of(pool)->engine->free(address_of(block), std::nullopt, std::nullopt, why);
         return done ? VRAMKIT_OK : fail(why);
     });
 }
@@ -119,8 +123,8 @@ vramkit_status vramkit_free_on(vramkit_pool* pool, void* block, void* stream) {
     if (block == nullptr) return VRAMKIT_OK;
     return in_parent(pool, [&](pool::Pool& engine) {
         Failure why;
-        pool::StreamRef ref;
-        const bool done = resolve(*pool, stream, Life::unknown, ref, why) &&
+        StreamRef ref;
+        const bool done = resolve(*handle_of(pool), stream, Life::unknown, ref, why) &&
                           engine.free(address_of(block), std::nullopt, ref, why);
         return done ? VRAMKIT_OK : fail(why);
     });
@@ -129,8 +133,8 @@ vramkit_status vramkit_free_on(vramkit_pool* pool, void* block, void* stream) {
 vramkit_status vramkit_also_used_on(vramkit_pool* pool, void* block, void* stream) {
     return in_parent(pool, [&](pool::Pool& engine) {
         Failure why;
-        pool::StreamRef ref;
-        const bool done = resolve(*pool, stream, Life::unknown, ref, why) &&
+        StreamRef ref;
+        const bool done = resolve(*handle_of(pool), stream, Life::unknown, ref, why) &&
                           engine.also_used_on(address_of(block), ref, why);
         return done ? VRAMKIT_OK : fail(why);
     });
@@ -172,21 +176,22 @@ vramkit_status vramkit_step(vramkit_pool* pool) {
 vramkit_status vramkit_stream_closing(void* stream) {
     return guarded([&] {
         const auto handle = static_cast<CUstream>(stream);
-        if (pool::is_legacy(handle) || handle == VRAMKIT_STREAM_PER_THREAD) {
+        if (is_legacy(handle) || handle == VRAMKIT_STREAM_PER_THREAD) {
             return fail(VRAMKIT_BAD_VALUE,
                         "a default stream cannot be destroyed: no pool needs to hear of it");
         }
-        if (pool::fork_count() > 0) {
+        if (fork_count() > 0) {
             return fail(VRAMKIT_FORKED, "the stream belongs to the parent process");
         }
-        const std::shared_ptr<Driver> driver = default_driver();
-        if (driver == nullptr) return vramkit_last_status();
+        const Driver::Opened opened = default_driver();
+        if (const auto* error = std::get_if<OpenError>(&opened)) return fail(*error);
+        const DriverTable& call = std::get<std::shared_ptr<Driver>>(opened)->call();
         unsigned long long id = 0;
-        const CUresult result = driver->call().cuStreamGetId(handle, &id);
+        const CUresult result = call.cuStreamGetId(handle, &id);
         if (result != CUDA_SUCCESS) {
             return fail(Failure::of_driver(result, "cuStreamGetId"));
         }
-        pool::tell_pools_of_closing_stream(driver->call(), id, handle);
+        announce_stream_closing(call, id, handle);
         return VRAMKIT_OK;
     });
 }

@@ -7,16 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "base/fork.h"
 #include "capi/errors.h"
 #include "capi/handle.h"
-#include "capi/instances.h"
-#include "pool/threads.h"
+#include "pool/instances.h"
 
 namespace {
 
 using namespace vramkit;
 using namespace vramkit::capi;
-using pool::Failure;
 
 constexpr int kMostDevices = 64;
 
@@ -24,8 +23,8 @@ constexpr int kMostDevices = 64;
 // long after the caller has forgotten the pool.
 struct Chosen {
     std::mutex lock;
-    std::vector<std::unique_ptr<vramkit_pool>> all;
-    std::array<std::atomic<vramkit_pool*>, kMostDevices> now{};  // null: the process-wide one
+    std::vector<std::unique_ptr<Handle>> all;
+    std::array<std::atomic<Handle*>, kMostDevices> now{};  // null: the process-wide one
 };
 
 // Never destroyed: tensors may go while the process exits.
@@ -35,15 +34,15 @@ Chosen& chosen() {
 }
 
 // The pool of a device; null and the thread's last error where there is none.
-vramkit_pool* pool_of(int device) {
+Handle* pool_of(int device) {
     if (device >= 0 && device < kMostDevices) {
-        vramkit_pool* const told = chosen().now[static_cast<std::size_t>(device)].load();
+        Handle* const told = chosen().now[static_cast<std::size_t>(device)].load();
         if (told != nullptr) return told;
     }
     return default_pool(device);
 }
 
-bool free_block(const vramkit_pool& pool, void* block, Failure& why) {
+bool free_block(const Handle& pool, void* block, Failure& why) {
     return pool.engine->free(address_of(block), std::nullopt, std::nullopt, why);
 }
 
@@ -57,7 +56,7 @@ bool free_elsewhere(void* block, int device) {
             if (pool->ordinal == device && free_block(*pool, block, why)) return true;
         }
     }
-    const vramkit_pool* const shared = default_pool_if_open(device);
+    const Handle* const shared = pool::default_pool_if_open(device);
     return shared != nullptr && free_block(*shared, block, why);
 }
 
@@ -65,7 +64,7 @@ vramkit_status allocate_block(ptrdiff_t size, int device, void* stream, std::uin
     if (size < 0) {
         return fail(VRAMKIT_BAD_VALUE, "size is " + std::to_string(size) + "; it may be 0 or more");
     }
-    const vramkit_pool* const pool = pool_of(device);
+    const Handle* const pool = pool_of(device);
     if (pool == nullptr) return vramkit_last_status();
     Failure why;
     address = allocate(*pool, static_cast<std::uint64_t>(size), stream, Life::durable, true, why);
@@ -98,7 +97,7 @@ void* vramkit_torch_malloc(ptrdiff_t size, int device, void* stream) {
 void vramkit_torch_free(void* block, ptrdiff_t, int device, void*) {
     guarded([&] {
         if (block == nullptr) return VRAMKIT_OK;
-        const vramkit_pool* const pool = pool_of(device);
+        const Handle* const pool = pool_of(device);
         if (pool == nullptr) return vramkit_last_status();
         Failure why;
         if (free_block(*pool, block, why)) return VRAMKIT_OK;
@@ -111,8 +110,8 @@ void vramkit_torch_record_stream(void* block, void* stream) {
     guarded([&] {
         if (block == nullptr) return VRAMKIT_OK;
         Failure why = Failure::bad_value("the pointer is not of a pool that serves PyTorch");
-        const auto used = [&](const vramkit_pool& pool) {
-            pool::StreamRef ref;
+        const auto used = [&](const Handle& pool) {
+            StreamRef ref;
             return !pool.engine->forked() && resolve(pool, stream, Life::durable, ref, why) &&
                    pool.engine->also_used_on(address_of(block), ref, why);
         };
@@ -125,7 +124,7 @@ void vramkit_torch_record_stream(void* block, void* stream) {
         }
         // PyTorch does not say which device.
         for (int device = 0; device < kMostDevices; ++device) {
-            const vramkit_pool* const pool = default_pool_if_open(device);
+            const Handle* const pool = pool::default_pool_if_open(device);
             if (pool != nullptr && used(*pool)) return VRAMKIT_OK;
         }
         return fail(why);
@@ -134,9 +133,9 @@ void vramkit_torch_record_stream(void* block, void* stream) {
 
 void vramkit_torch_empty_cache(void) {
     guarded([&] {
-        if (pool::fork_count() > 0) return VRAMKIT_OK;
+        if (fork_count() > 0) return VRAMKIT_OK;
         for (int device = 0; device < kMostDevices; ++device) {
-            const vramkit_pool* const shared = default_pool_if_open(device);
+            const Handle* const shared = pool::default_pool_if_open(device);
             if (shared != nullptr) shared->engine->trim(false);
         }
         Chosen& pools = chosen();
@@ -146,8 +145,9 @@ void vramkit_torch_empty_cache(void) {
     });
 }
 
-vramkit_status vramkit_torch_use(int device, vramkit_pool* pool) {
+vramkit_status vramkit_torch_use(int device, vramkit_pool* given) {
     return guarded([&] {
+        const Handle* const pool = handle_of(given);
         if (device < 0 || device >= kMostDevices) {
             return fail(VRAMKIT_BAD_VALUE, "device is " + std::to_string(device) +
                                                "; it may be 0 to " +
@@ -160,12 +160,12 @@ vramkit_status vramkit_torch_use(int device, vramkit_pool* pool) {
         }
         Chosen& pools = chosen();
         const std::lock_guard guard(pools.lock);
-        vramkit_pool* own = nullptr;
+        Handle* own = nullptr;
         for (const auto& known : pools.all) {
             if (pool != nullptr && known->engine == pool->engine) own = known.get();
         }
         if (pool != nullptr && own == nullptr) {
-            pools.all.push_back(std::make_unique<vramkit_pool>(*pool));
+            pools.all.push_back(std::make_unique<Handle>(*pool));
             own = pools.all.back().get();
         }
         pools.now[static_cast<std::size_t>(device)].store(own);

@@ -13,6 +13,7 @@ namespace vramkit {
 // What went wrong on opening, as a sentence for the user.
 struct OpenError {
     std::string message;
+    bool bad_setting = false;  // of the environment; else there is no driver to be had
 };
 
 class Driver {

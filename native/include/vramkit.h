@@ -48,8 +48,8 @@ const char* vramkit_version(void);
 typedef struct vramkit_pool vramkit_pool;
 
 typedef enum vramkit_size_classes {
-    VRAMKIT_CLASSES_FINE = 0, /* multiples of 256 bytes to 2 KiB, then at most 12.5 % more */
-    VRAMKIT_CLASSES_SEED = 1  /* thirteen powers of two up to 1 MiB */
+    VRAMKIT_CLASSES_FINE = 0,        /* multiples of 256 bytes to 2 KiB, then at most 12.5 % more */
+    VRAMKIT_CLASSES_POWER_OF_TWO = 1 /* thirteen powers of two up to 1 MiB */
 } vramkit_size_classes;
 
 typedef enum vramkit_large {
@@ -61,24 +61,24 @@ typedef enum vramkit_large {
  * no effect beside the other fields is VRAMKIT_BAD_VALUE. `size` is how later versions know what a
  * program was built with. */
 typedef struct vramkit_pool_options {
-    size_t size;                      /* of this struct */
-    int device;                       /* ordinal; 0 */
-    vramkit_size_classes classes;     /* fine */
-    uint64_t limit;                   /* bytes taken from the driver; 0: what the card has */
-    uint64_t thread_cache_max_blocks; /* free blocks of a class for each thread and stream; 64 */
-    uint64_t global_cache_max_blocks; /* shared free blocks of a class; 1024 */
-    uint64_t batch_alloc_count;       /* blocks made or moved at once; 16 */
-    uint64_t cache_bytes;             /* free bytes for each thread and stream; 32 MiB */
-    uint64_t thread_cache_bytes;      /* ... for each thread; 256 MiB */
-    uint64_t alignment;               /* of every block: a power of two, 256 to 65536; 256 */
-    uint64_t decay_ms;                /* idle memory goes back after; 0: never; 10000 */
-    uint64_t defrag_interval_ms;      /* between looks at fragmentation; 5000 */
-    double defrag_threshold;          /* part of the memory above which it is joined; 0.3 */
-    vramkit_large large;              /* blocks above 1 MiB; pool */
-    int enable_stats;                 /* count allocations, frees and their bytes; 1 */
-    int enable_defrag;                /* join idle memory in the background; 1 */
-    int background;                   /* a thread of the pool does what vramkit_step does; 1 */
-    int nvtx;                         /* tell compute-sanitizer what is in use; needs limit; 0 */
+    size_t size;                       /* of this struct */
+    int device;                        /* ordinal; 0 */
+    vramkit_size_classes size_classes; /* fine */
+    uint64_t limit;                    /* bytes taken from the driver; 0: what the card has */
+    uint64_t thread_cache_max_blocks;  /* free blocks of a class for each thread and stream; 64 */
+    uint64_t global_cache_max_blocks;  /* shared free blocks of a class; 1024 */
+    uint64_t batch_alloc_count;        /* blocks made or moved at once; 16 */
+    uint64_t cache_bytes;              /* free bytes for each thread and stream; 32 MiB */
+    uint64_t thread_cache_bytes;       /* ... for each thread; 256 MiB */
+    uint64_t alignment;                /* of every block: a power of two, 256 to 65536; 256 */
+    uint64_t decay_ms;                 /* idle memory goes back after; 0: never; 10000 */
+    uint64_t defrag_interval_ms;       /* between looks at fragmentation; 5000 */
+    double defrag_threshold;           /* part of the memory above which it is joined; 0.3 */
+    vramkit_large large;               /* blocks above 1 MiB; pool */
+    int enable_stats;                  /* count allocations, frees and their bytes; 1 */
+    int enable_defrag;                 /* join idle memory in the background; 1 */
+    int background;                    /* a thread of the pool does what vramkit_step does; 1 */
+    int nvtx;                          /* tell compute-sanitizer what is in use; needs limit; 0 */
 } vramkit_pool_options;
 
 void vramkit_pool_options_init(vramkit_pool_options* options);
@@ -124,12 +124,13 @@ vramkit_status vramkit_defragment(vramkit_pool* pool, uint64_t* moved);
 /* What the background thread does, once: for pools without one. */
 vramkit_status vramkit_step(vramkit_pool* pool);
 
-/* Call before you destroy a stream that pools were given: what they keep for it gets its mark while
+/* Call before you destroy a stream that pools were given: what they keep for it gets an event while
  * the stream lives. All pools of the driver that VRAMKIT_DRIVER names are told, Python's too.
  * Streams of vramkit's Python package and of PyTorch need no call. */
 vramkit_status vramkit_stream_closing(void* stream);
 
-/* Sizes in bytes. Those up to `moved` count since the last reset, the others say what is now. */
+/* Sizes in bytes. Those up to `remapped_bytes` count since the last reset, the others say what is
+ * now. */
 typedef struct vramkit_stats {
     size_t size; /* of this struct; set by the caller */
     uint64_t total_allocated;
@@ -138,20 +139,20 @@ typedef struct vramkit_stats {
     uint64_t free_count;
     uint64_t cache_hits; /* served by the thread's own cache */
     uint64_t cache_misses;
-    uint64_t shelf_hits;     /* of the misses: by what threads of the stream had shared */
-    uint64_t idle_hits;      /* ... by mapped memory that was nobody's */
-    uint64_t other_hits;     /* ... by blocks of other streams whose work was done */
-    uint64_t wait_hits;      /* ... by such blocks after a wait on the GPU */
-    uint64_t remap_hits;     /* ... by idle memory put together anew */
-    uint64_t growth_hits;    /* ... by new memory */
-    uint64_t direct_hits;    /* ... by the driver itself */
-    uint64_t device_growths; /* times that memory was taken from the driver */
-    uint64_t marks;          /* events recorded */
-    uint64_t returned;       /* given back to the driver */
-    uint64_t moved;          /* mapped at a second place to join them */
-    uint64_t current_usage;  /* asked for and not freed */
-    uint64_t peak_usage;     /* exact to 64 KiB a thread */
-    uint64_t reserved;       /* taken from the driver */
+    uint64_t stream_cache_hits; /* of the misses: by the stream's cache, which its threads share */
+    uint64_t idle_hits;         /* ... by mapped memory that was nobody's */
+    uint64_t cross_stream_hits; /* ... by blocks of other streams whose work was done */
+    uint64_t gpu_wait_hits;     /* ... by such blocks after a wait on the GPU */
+    uint64_t remap_hits;        /* ... by idle memory put together by remapping */
+    uint64_t growth_hits;       /* ... by new memory */
+    uint64_t direct_hits;       /* ... by the driver itself */
+    uint64_t device_growths;    /* times that memory was taken from the driver */
+    uint64_t events_recorded;   /* behind freed blocks, to know when their work is done */
+    uint64_t released_bytes;    /* given back to the driver */
+    uint64_t remapped_bytes;    /* mapped at a second address to join idle memory */
+    uint64_t current_usage;     /* asked for and not freed */
+    uint64_t peak_usage;        /* exact to 64 KiB a thread */
+    uint64_t reserved;          /* taken from the driver */
     uint64_t peak_reserved;
     uint64_t cached;              /* free, in threads' caches */
     uint64_t waiting;             /* free, kept for streams */

@@ -9,15 +9,28 @@ namespace {
 
 // Empty: all are in their range.
 std::string out_of_range(const Config& config) {
-    if (config.batch_alloc_count == 0) return "batch_alloc_count must be at least 1";
-    if (!std::has_single_bit(config.alignment) || config.alignment < kUnit ||
-        config.alignment > kSpan) {
-        return "alignment must be a power of two from 256 to 65536";
+    const auto is = [](const char* name, auto value, const char* allowed) {
+        return std::string(name) + " is " + std::to_string(value) + "; it may be " + allowed;
+    };
+#define VRAMKIT_NUMBER(name, value, least, most, allowed)     \
+    if (config.name + 1 <= (least) || config.name > (most)) { \
+        return is(#name, config.name, allowed);               \
     }
-    if (!(config.defrag_threshold >= 0 && config.defrag_threshold < 1)) {
-        return "defrag_threshold must be 0 or more, and below 1";
+#define VRAMKIT_PART(name, value) \
+    if (!(config.name >= 0 && config.name < 1)) return is(#name, config.name, "0 or more, below 1");
+#define VRAMKIT_CHOICE(name, Type, value)
+#define VRAMKIT_FLAG(name, value)
+#include "pool/settings.def"
+#undef VRAMKIT_NUMBER
+#undef VRAMKIT_PART
+#undef VRAMKIT_CHOICE
+#undef VRAMKIT_FLAG
+    if (!std::has_single_bit(config.alignment)) {
+        return is("alignment", config.alignment, "a power of two from 256 to 65536");
     }
-    if (config.defrag_interval_ms == 0) return "defrag_interval_ms must be at least 1";
+    if (config.limit != 0 && config.limit < kPage) {
+        return is("limit", config.limit, "0 for none, or 2 MiB (one page) or more");
+    }
     return "";
 }
 
@@ -57,8 +70,8 @@ std::string without_effect(const Config& config) {
                " for one stream, but a thread may keep only thread_cache_bytes, " +
                std::to_string(config.thread_cache_bytes) + ", for all";
     }
-    if (config.classes == Classes::seed && config.alignment != usual.alignment) {
-        return without("alignment", "on the seed's size classes, which are aligned");
+    if (config.size_classes == SizeClasses::power_of_two && config.alignment != usual.alignment) {
+        return without("alignment", "on classes of powers of two, which are aligned");
     }
     return "";
 }

@@ -1,28 +1,23 @@
 // The pool's beginning and end.
+#include "base/scopes.h"
 #include "pool/pool.h"
-#include "pool/scopes.h"
-#include "pool/threads.h"
+#include "pool/threads/threads.h"
 
 namespace vramkit::pool {
 
 Pool::Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, std::uint64_t card_bytes,
            const Config& config)
-    : id_(next_pool_id()),
+    : id_(next_listener_id()),
       driver_(std::move(driver)),
       call_(driver_->call()),
       device_(device),
       context_(context),
-      fork_count_(fork_count()),
+      checker_(*driver_),
       card_bytes_(card_bytes),
       events_(call_),
-      fence_(*driver_),
-      keeper_([this] { return tend(); }) {
-    const auto symbol = [&]<class Function>(Function*& function, const char* name) {
-        function = reinterpret_cast<Function*>(driver_->symbol(name));
-    };
-    symbol(block_allocated_, "simBlockAlloc");
-    symbol(block_freed_, "simBlockFree");
-    symbol(driver_clock_, "simNow");
+      device_sync_(call_, checker_),
+      background_thread_([this] { return maintain(); }) {
+    driver_clock_ = reinterpret_cast<double (*)()>(driver_->symbol("simNow"));
     put_in_force(config);
 }
 
@@ -58,8 +53,8 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
         }
         return nullptr;
     }
-    pool->pages_ = Pages::over(pool->addresses_->base(), pool->addresses_->bytes());
-    if (pool->pages_ == nullptr) {
+    pool->page_map_ = PageMap::over(pool->addresses_->base(), pool->addresses_->bytes());
+    if (pool->page_map_ == nullptr) {
         why = Failure::bad_value("no host memory for the pool's table of addresses");
         return nullptr;
     }
@@ -67,8 +62,8 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
         pool->nvtx_ =
             NvtxMarks::make(pool->addresses_->allocation(), pool->addresses_->allocation_bytes());
     }
-    pool->large_ = std::make_unique<LargeBlocks>(*pool->pages_);
-    pool->slabs_ = std::make_unique<Slabs>(*pool->pages_, pool->records_);
+    pool->large_ = std::make_unique<LargeBlocks>(*pool->page_map_);
+    pool->slabs_ = std::make_unique<Slabs>(*pool->page_map_, pool->records_);
     // Last: a pool that has them is whole, and ends as one.
     pool->extents_ = std::make_unique<Extents>(pool->call_, device, *pool->addresses_);
     pool->extents_->set_handle_bytes(pool->handle_bytes());
@@ -78,13 +73,13 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
         pool->step();
     }
     // From here on other threads may tell it of streams.
-    register_pool(pool->id_, *pool);
+    add_listener(pool->id_, *pool);
     return pool;
 }
 
 Pool::~Pool() {
-    unregister_pool(id_);
-    keeper_.stop();
+    remove_listener(id_);
+    background_thread_.stop();
     if (addresses_ == nullptr || abandoned_) return;
     const SlowPathScope scope(call_, context_);
     if (extents_ == nullptr) {  // host memory ran out while it was made
@@ -92,16 +87,16 @@ Pool::~Pool() {
         return;
     }
     // Whatever is still live goes too: nobody can free it any more.
-    if (extents_->handed_out() > 0 && !fence_.wait()) {
+    if (extents_->handed_out() > 0 && !device_sync_.wait()) {
         // Work may be under way, and there is no waiting for it: its memory ends with the context.
         forget_driver();
         return;
     }
     for (const auto& [address, block] : direct_.all()) call_.cuMemFree_v2(address);
-    fence_.give_back();
+    device_sync_.give_back();
     streams_.clear();
     captures_.clear();
-    shelves_.clear();
+    stream_caches_.clear();
     arenas_.clear();
     caches_.clear();
     events_.drop();
@@ -121,13 +116,13 @@ std::uint64_t Pool::trim(bool wait) {
     return released;
 }
 
-// What is done; wait: all of it. What has a mark goes first: the wait for the card takes a page.
+// What is done; wait: all of it. What has a fence goes first: the wait for the card takes a page.
 std::uint64_t Pool::give_back(bool wait) {
     collect_all(wait ? Wait::for_streams : Wait::no);
     free_segments(true);
     std::uint64_t released = release_idle(Extents::kAnyTime);
-    if (wait && pass_unmarked()) {
-        // What was held is on its shelf now, and goes the way of the others.
+    if (wait && pass_unfenced()) {
+        // What was held is on its stream cache now, and goes the way of the others.
         released += give_back(release_held(false));
     }
     return released;
@@ -151,15 +146,15 @@ bool Pool::close(Failure& why) {
         // What the driver refused to take, and what is a graph's, is tried again at the end of the
         // pool.
         if (extents_->mapped() == 0) {
-            pages_->shut();
+            page_map_->shut();
             give_addresses_back();
         }
     }
-    keeper_.stop();
+    background_thread_.stop();
     return true;
 }
 
-void Pool::abandon() {
+void Pool::driver_reset() {
     {
         const std::lock_guard guard(lock_);
         abandoned_ = true;
@@ -168,21 +163,21 @@ void Pool::abandon() {
         forget_blocks();
         if (nvtx_ != nullptr) nvtx_->clear();
     }
-    keeper_.stop();
+    background_thread_.stop();
 }
 
 // Nobody gets an address of before.
 void Pool::forget_blocks() {
     for (const auto& cache : caches_) {
-        const Cache::Visited visited(*cache);
-        for (Cache::Bin& bin : cache->bins) bin = {};
+        const ThreadCache::Visited visited(*cache);
+        for (ThreadCache::Bin& bin : cache->bins) bin = {};
         cache->bytes = 0;
     }
-    for (const auto* list : {&shelves_, &arenas_}) {
-        for (const auto& shelf : *list) {
-            const std::lock_guard guard(shelf->lock);
+    for (const auto* list : {&stream_caches_, &arenas_}) {
+        for (const auto& stream_cache : *list) {
+            const std::lock_guard guard(stream_cache->lock);
             for (ClassIndex index = 0; index < kClasses; ++index) {
-                while (shelf->take_newest(index).slab != nullptr) {
+                while (stream_cache->take_newest(index).slab != nullptr) {
                 }
             }
         }
@@ -195,14 +190,14 @@ void Pool::give_addresses_back() {
 }
 
 void Pool::forget_driver() {
-    for (const auto* list : {&shelves_, &arenas_}) {
-        for (const auto& shelf : *list) shelf->marks.forget();
+    for (const auto* list : {&stream_caches_, &arenas_}) {
+        for (const auto& stream_cache : *list) stream_cache->fences.forget();
     }
     events_.forget();
-    fence_.forget();
+    device_sync_.forget();
     direct_.clear();
     extents_->forget();
-    pages_->shut();
+    page_map_->shut();
     addresses_->forget();
 }
 

@@ -1,17 +1,18 @@
 // The hot paths: no lock, no driver call.
 #include "pool/pool.h"
+#include "base/rules.h"
 
 #include <algorithm>
 
-#include "pool/scopes.h"
-#include "pool/streams.h"
-#include "pool/threads.h"
+#include "base/scopes.h"
+#include "base/stream_ref.h"
+#include "pool/threads/threads.h"
 
 namespace vramkit::pool {
 namespace {
 
-// With the owner word: whether blocks have to leave, of this class or of any.
-bool is_over_bounds(const Cache& cache, ClassIndex index) {
+// With the biased lock: whether blocks have to leave, of this class or of any.
+bool is_over_bounds(const ThreadCache& cache, ClassIndex index) {
     return cache.bins[index].blocks.size() > cache.most_blocks.load(std::memory_order_relaxed) ||
            cache.bytes > cache.most_bytes.load(std::memory_order_relaxed) ||
            index >= cache.first_large.load(std::memory_order_relaxed) || cache.ended;
@@ -21,13 +22,13 @@ bool is_over_bounds(const Cache& cache, ClassIndex index) {
 
 std::uint64_t Pool::malloc_cached(std::uint64_t bytes, const StreamRef& stream) {
     if (bytes - 1 >= kLargestRequest || forked()) return 0;
-    Cache* const cache = find_cache(id_, stream);
+    ThreadCache* const cache = find_cache(id_, stream);
     if (cache == nullptr) return 0;
     const ClassIndex index = class_map_.load(std::memory_order_acquire)->of(bytes);
-    cache->word.enter();
-    Cache::Bin& bin = cache->bins[index];
+    cache->lock.enter();
+    ThreadCache::Bin& bin = cache->bins[index];
     if (bin.blocks.empty()) {
-        cache->word.leave();
+        cache->lock.leave();
         return 0;
     }
     const BlockRef block = bin.blocks.back();
@@ -37,14 +38,15 @@ std::uint64_t Pool::malloc_cached(std::uint64_t bytes, const StreamRef& stream) 
     ++cache->counters.hits;
     const std::uint64_t address = hand_out(*cache, block, bytes, index);
     const bool counted = usage_.rise(*cache);
-    cache->word.leave();
+    cache->lock.leave();
     if (!counted) usage_.claim(*cache);
-    if (nvtx_ != nullptr) mark_use(*cache, block, bytes);
+    if (nvtx_ != nullptr) tell_tool_of_use(*cache, block, bytes);
     return address;
 }
 
-// With the cache's owner word.
-std::uint64_t Pool::hand_out(Cache& cache, BlockRef block, std::uint64_t bytes, ClassIndex index) {
+// With the cache's biased lock.
+std::uint64_t Pool::hand_out(ThreadCache& cache, BlockRef block, std::uint64_t bytes,
+                             ClassIndex index) {
     const std::uint64_t address = block.address();
     const bool large = block.slab->large;
     if (large) block.slab->asked = bytes;
@@ -55,14 +57,14 @@ std::uint64_t Pool::hand_out(Cache& cache, BlockRef block, std::uint64_t bytes, 
     }
     cache.live += static_cast<std::int64_t>(bytes);
     if (index > cache.largest) cache.largest = index;
-    if (block_allocated_ != nullptr) block_allocated_(address, bytes, cache.stream.handle);
+    checker_.block_allocated(address, bytes, cache.stream.handle);
     return address;
 }
 
 Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const StreamRef* stream,
                               Full& full) {
     if (forked()) return Freed::slow;
-    Slab* const slab = pages_->slab_of(address);
+    Slab* const slab = page_map_->slab_of(address);
     if (slab == nullptr) return Freed::slow;
     const std::uint64_t inside = address - slab->address;
     const std::uint64_t number = slab->number_at(inside);
@@ -74,16 +76,18 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
     if (given != 0 && given != bytes) return Freed::slow;
     // Without a stream it is that of the allocation, of which this thread mostly has a cache.
     const std::uint32_t owner = block.stream();
-    Cache* const cache =
-        stream != nullptr ? find_cache(id_, *stream) : find_cache_by_number(id_, owner);
+    ThreadCache* const cache = stream != nullptr && !is_broken(Rule::given_stream_counts)
+                                   ? find_cache(id_, *stream)
+                                   : find_cache_by_number(id_, owner);
     // Where captures come in, plan_free() decides.
     if (cache == nullptr || (is_capture(owner) && stream == nullptr)) return Freed::slow;
-    if (owner != cache->number && (is_capture(owner) || is_capture(cache->number))) {
+    if (owner != cache->number && (is_capture(owner) || is_capture(cache->number)) &&
+        !is_broken(Rule::graph_keeps_its_block)) {
         return Freed::slow;
     }
-    if (nvtx_ != nullptr) mark_end_of_use(*cache, ref);
+    if (nvtx_ != nullptr) tell_tool_of_end(*cache, ref);
     {
-        const Cache::Entered entered(*cache);
+        const ThreadCache::Entered entered(*cache);
         // Of a stream that was announced to end, and is used still.
         if (stream != nullptr && cache->ended) [[unlikely]]
             return Freed::slow;
@@ -95,14 +99,14 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
     return Freed::yes;
 }
 
-// With the owner word, of a block that was just taken from its user.
-void Pool::take_back(Cache& cache, BlockRef block, std::uint64_t bytes) {
-    if (block_freed_ != nullptr) tell_checker_of_free(cache, block.address(), bytes);
+// With the biased lock, of a block that was just taken from its user.
+void Pool::take_back(ThreadCache& cache, BlockRef block, std::uint64_t bytes) {
+    if (checker_.listens()) tell_checker_of_free(cache, block.address(), bytes);
     cache.push(block);
     count_free(cache, bytes);
 }
 
-void Pool::count_free(Cache& cache, std::uint64_t bytes) {
+void Pool::count_free(ThreadCache& cache, std::uint64_t bytes) {
     if (stats_on_.load(std::memory_order_relaxed)) {
         ++cache.counters.frees;
         cache.counters.freed_bytes += bytes;
@@ -114,7 +118,8 @@ void Pool::count_free(Cache& cache, std::uint64_t bytes) {
 // Of a stream that is no more, and of another thread's default stream, there is no telling: both
 // go by handles that mean another stream by now. What goes back to a capture is not free: its graph
 // uses it with every launch.
-void Pool::tell_checker_of_free(const Cache& cache, std::uint64_t address, std::uint64_t bytes) {
+void Pool::tell_checker_of_free(const ThreadCache& cache, std::uint64_t address,
+                                std::uint64_t bytes) {
     if (cache.ended || cache.stream.capture != 0) return;
     if (cache.stream.handle == VRAMKIT_STREAM_PER_THREAD) {
         unsigned long long id = 0;
@@ -123,16 +128,16 @@ void Pool::tell_checker_of_free(const Cache& cache, std::uint64_t address, std::
             return;
         }
     }
-    block_freed_(address, bytes, cache.stream.handle);
+    checker_.block_freed(address, bytes, cache.stream.handle);
 }
 
 // A graph may use all of a block, now for this and then for that, with every launch.
-void Pool::mark_use(const Cache& cache, BlockRef block, std::uint64_t bytes) {
+void Pool::tell_tool_of_use(const ThreadCache& cache, BlockRef block, std::uint64_t bytes) {
     nvtx_->add_block(block.address(), is_capture(cache.number) ? block.bytes() : bytes);
 }
 
 // What goes back to a capture stays in use by its graph, until it is idle.
-void Pool::mark_end_of_use(const Cache& cache, BlockRef block) {
+void Pool::tell_tool_of_end(const ThreadCache& cache, BlockRef block) {
     if (!is_capture(cache.number)) nvtx_->remove_block(block.address(), block.bytes());
 }
 
@@ -145,30 +150,30 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool ma
         return 0;
     }
     if (forked()) {
-        why = Failure::forked();
+        why = Failure::forked("the pool");
         return 0;
     }
     if (closed()) {
-        why = Failure::closed();
+        why = Failure::closed("the pool");
         return 0;
     }
-    Cache* const cache = cache_of(stream, why);
+    ThreadCache* const cache = cache_of(stream, why);
     if (cache == nullptr) return 0;
-    if (bytes > kLargestSeedClass && direct_on_.load(std::memory_order_relaxed) &&
+    if (bytes > kLargestPowerOfTwoClass && direct_on_.load(std::memory_order_relaxed) &&
         stream.capture == 0) {
         return malloc_direct(*cache, bytes, may_wait, why);
     }
     const ClassIndex index = class_map_.load(std::memory_order_acquire)->of(bytes);
-    BlockRef block = take_from_shelf(*cache, index);
-    if (block.slab == nullptr) block = recut(*cache, index, cut_up_to(class_bytes(index)));
+    BlockRef block = take_from_stream_cache(*cache, index);
+    if (block.slab == nullptr) block = split_or_join(*cache, index, cut_up_to(class_bytes(index)));
     if (block.slab == nullptr) block = malloc_slow(*cache, index, bytes, may_wait, why);
     if (block.slab == nullptr) return 0;
-    cache->word.enter();
+    cache->lock.enter();
     const std::uint64_t address = hand_out(*cache, block, bytes, index);
     const bool counted = usage_.rise(*cache);
-    cache->word.leave();
+    cache->lock.leave();
     if (!counted) usage_.claim(*cache);
-    if (nvtx_ != nullptr) mark_use(*cache, block, bytes);
+    if (nvtx_ != nullptr) tell_tool_of_use(*cache, block, bytes);
     return address;
 }
 
@@ -197,14 +202,14 @@ bool Pool::free_slowly(BlockRef block, std::uint64_t bytes, const std::optional<
     if (!block.block().with_user()) return refuse();  // another thread was faster
     std::optional<Freeing> plan = plan_free(block, stream, why);
     if (!plan) return false;
-    Cache& cache = cache_of_number(plan->home);
+    ThreadCache& cache = cache_of_number(plan->home);
     const State to = plan->uses.empty() ? State::cached : State::held;
-    lending_.make_room();
+    held_blocks_.make_room();
     {
-        const Cache::Entered entered(cache);
+        const ThreadCache::Entered entered(cache);
         cache.make_room(block.slab->index);
         // Nothing fails from here on.
-        if (!block.block().change(State::live, to) && !block.block().change(State::lent, to)) {
+        if (!block.block().change(State::live, to) && !block.block().change(State::shared, to)) {
             return refuse();
         }
         if (to == State::cached) {
@@ -216,12 +221,12 @@ bool Pool::free_slowly(BlockRef block, std::uint64_t bytes, const std::optional<
             count_free(cache, bytes);
         }
     }
-    lending_.forget(block.address());
+    held_blocks_.forget(block.address());
     // What a graph may launch work on is in use until it is held no longer.
     const auto of_graph = [](const Use& use) { return use.graph != nullptr; };
     const bool used = std::any_of(plan->uses.begin(), plan->uses.end(), of_graph);
-    if (to == State::held) lending_.hold(block, plan->home, std::move(plan->uses));
-    if (nvtx_ != nullptr && !used) mark_end_of_use(cache, block);
+    if (to == State::held) held_blocks_.hold(block, plan->home, std::move(plan->uses));
+    if (nvtx_ != nullptr && !used) tell_tool_of_end(cache, block);
     if (to == State::held) {
         const SlowPathScope scope(call_, context_);
         try {
@@ -238,15 +243,15 @@ bool Pool::free_slowly(BlockRef block, std::uint64_t bytes, const std::optional<
 std::uint64_t Pool::find_live(std::uint64_t address, std::optional<std::uint64_t> given,
                               BlockRef& block, Failure& why) {
     const auto refuse = [&](std::string message) {
-        why = closed() ? Failure::closed() : Failure::bad_value(std::move(message));
+        why = closed() ? Failure::closed("the pool") : Failure::bad_value(std::move(message));
         return std::uint64_t{0};
     };
     if (forked()) {
-        why = Failure::forked();
+        why = Failure::forked("the pool");
         return 0;
     }
     std::uint64_t bytes = 0;
-    if (Slab* const slab = pages_->slab_of(address); slab != nullptr) {
+    if (Slab* const slab = page_map_->slab_of(address); slab != nullptr) {
         const std::uint64_t inside = address - slab->address;
         const std::uint64_t number = slab->number_at(inside);
         if (number >= slab->count || number * slab->block_bytes != inside) {

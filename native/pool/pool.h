@@ -1,24 +1,24 @@
-// The pool: thread cache -> shelf of the stream -> idle memory -> memory from the driver.
+// The pool: thread cache -> stream cache of the stream -> idle memory -> memory from the driver.
 //
 // Stream order. A block is freed at a point of a stream: all its uses are ordered before that
 // point.
 //   - The same stream may have it again at once, from any thread: what it issues next comes after.
-//   - Another stream may have it only when a mark behind that point has passed, or after waiting
-//     for that mark on the GPU.
-//   - Its memory is unmapped, or mapped at another place for others, only when the mark has passed.
+//   - Another stream may have it only when a fence behind that point has passed, or after waiting
+//     for that fence on the GPU.
+//   - Its memory is unmapped, or mapped at another mapping for others, only when the fence has
+//   passed.
 //   - A block freed after its stream was destroyed was last used before that: it goes behind the
-//     mark that was recorded when the stream was about to go.
+//     fence that was recorded when the stream was about to go.
 //   - What is handed out inside a capture is the graph's: nobody but the same stream of the same
 //     capture gets it while a graph of it is left.
 //
-// Threads. malloc and free take the owner word of one cache, which nobody contends; what leaves the
-// cache takes the lock of its stream's shelf; all else takes the pool's lock. Order: the pool's, a
-// shelf's, that of usage, events, large blocks or the registry (threads.h), owner words. A thread
-// that holds an owner word takes no lock and makes no driver call, but for what the checker of a
-// simulated GPU is told.
+// Threads. malloc and free take the biased lock of one cache, which nobody contends; what leaves
+// the cache takes the lock of its stream's stream cache; all else takes the pool's lock. Order: the
+// pool's, a stream cache's, that of usage, events, large blocks or the registry (threads.h), biased
+// locks. A thread that holds an biased lock takes no lock and makes no driver call, but for what
+// the checker of a simulated GPU is told.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -26,28 +26,31 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/brief_mutex.h"
+#include "base/checker.h"
+#include "base/device_sync.h"
+#include "base/fork.h"
+#include "base/resource.h"
 #include "driver/driver.h"
-#include "pool/addresses.h"
-#include "pool/brief_mutex.h"
-#include "pool/captures.h"
+#include "pool/blocks/large_blocks.h"
+#include "pool/blocks/page_map.h"
+#include "pool/blocks/slabs.h"
 #include "pool/config.h"
-#include "pool/direct.h"
-#include "pool/extents.h"
-#include "pool/fence.h"
-#include "pool/keeper.h"
-#include "pool/large.h"
-#include "pool/lending.h"
-#include "pool/nvtx.h"
-#include "pool/pages.h"
-#include "pool/shelf.h"
-#include "pool/slabs.h"
-#include "pool/threads.h"
+#include "pool/maintenance/background_thread.h"
+#include "pool/memory/addresses.h"
+#include "pool/memory/direct.h"
+#include "pool/memory/extents.h"
+#include "pool/nvtx/nvtx.h"
+#include "pool/streams/graph_life.h"
+#include "pool/streams/held_blocks.h"
+#include "pool/streams/stream_cache.h"
+#include "pool/threads/threads.h"
+#include "pool/threads/usage.h"
 #include "pool/types.h"
-#include "pool/usage.h"
 
 namespace vramkit::pool {
 
-class Pool {
+class Pool final : public Resource {
   public:
     // The context is the device's primary one, retained by the caller for the life of the pool.
     static std::shared_ptr<Pool> open(std::shared_ptr<Driver> driver, int device, CUcontext context,
@@ -57,6 +60,9 @@ class Pool {
 
     // 0 and the reason on failure. may_wait: short of memory, wait on the GPU and then on the host.
     std::uint64_t malloc(std::uint64_t bytes, const StreamRef& stream, bool may_wait, Failure& why);
+    std::uint64_t malloc(std::uint64_t bytes, const StreamRef& stream, Failure& why) override {
+        return malloc(bytes, stream, true, why);
+    }
     // The hot path alone: 0 where the thread's cache cannot serve. Never waits but for a tool,
     // never calls the driver.
     std::uint64_t malloc_cached(std::uint64_t bytes, const StreamRef& stream);
@@ -64,7 +70,7 @@ class Pool {
     // No stream: that of the allocation. A given size must be the one asked for. The stream comes
     // by reference: to copy what was just written in parts makes the processor wait for the stores.
     bool free(std::uint64_t address, std::optional<std::uint64_t> bytes,
-              const std::optional<StreamRef>& stream, Failure& why);
+              const std::optional<StreamRef>& stream, Failure& why) override;
     // Without a stream, for callers that know which one is current and lives: where it is that of
     // the block, its handle is good.
     bool free_beside(std::uint64_t address, const StreamRef& current, Failure& why);
@@ -73,7 +79,7 @@ class Pool {
     // the cache is over its bounds, `full` says which bin and spill() must follow.
     enum class Freed : std::uint8_t { yes, slow };
     struct Full {
-        Cache* cache = nullptr;
+        ThreadCache* cache = nullptr;
         ClassIndex index = 0;
         bool given = false;  // the stream was: its handle is good
     };
@@ -95,19 +101,21 @@ class Pool {
     // Makes one piece of all idle memory. The bytes that were moved for it.
     std::uint64_t defragment(Failure& why);
     // What the background thread does, once: idle memory back after its time, joined where it is in
-    // pieces, and some mapped ahead. True: marks are awaited, and more is to do soon.
+    // pieces, and some mapped ahead. True: fences are awaited, and more is to do soon.
     bool step();
 
-    // A stream is about to be destroyed: its free blocks get their mark while it lives.
-    void stream_closing(std::uint64_t id, CUstream handle);
+    // A stream is about to be destroyed: its free blocks get their fence while it lives.
+    void stream_closing(std::uint64_t id, CUstream handle) override;
     // After this malloc, free, preallocate and configure fail with `closed`. False: blocks are
     // still live, and nothing was done.
-    bool close(Failure& why);
+    bool close(Failure& why) override;
     // The driver has forgotten all there was (a reset of the simulated GPU): so does the pool.
-    void abandon();
-    bool closed() const { return closed_.load(std::memory_order_acquire); }
+    void driver_reset() override;
+    bool closed() const override { return closed_.load(std::memory_order_acquire); }
     // True in a child that was forked off the process of the pool: it may do nothing with it.
-    bool forked() const { return fork_count_ != fork_count(); }
+    bool forked() const { return fork_.forked(); }
+    std::uint64_t live_bytes() const override;
+    std::uint64_t reserved_bytes() const override;
 
     Config config() const;
     bool configure(const Config& config, Failure& why);
@@ -124,25 +132,25 @@ class Pool {
     }
 
     // Of streams and captures that are not over: these are looked at on slow paths.
-    std::size_t shelf_count() const {
+    std::size_t stream_cache_count() const {
         const std::lock_guard guard(lock_);
-        return shelves_.size() + arenas_.size();
+        return stream_caches_.size() + arenas_.size();
     }
 
-    // The thread of a cache ends: its blocks go to their shelf.
-    void cache_ending(Cache* cache);
-    bool uses(const DriverTable& call) const { return &call_ == &call; }
+    // The thread of a cache ends: its blocks go to their stream cache.
+    void cache_ending(ThreadCache* cache);
+    bool uses(const DriverTable& call) const override { return &call_ == &call; }
 
   private:
     // Streams are numbered as they come; captures apart, so that a block's number tells.
     static constexpr std::uint32_t kCaptureBit = Block::kMostStreams / 2;
     static bool is_capture(std::uint32_t number) { return (number & kCaptureBit) != 0; }
     struct Known {
-        std::shared_ptr<Shelf> shelf;      // null: it has ended, and all its work is done
-        std::shared_ptr<GraphLife> graph;  // of a capture
+        std::shared_ptr<StreamCache> stream_cache;  // null: it has ended, and all its work is done
+        std::shared_ptr<GraphLife> graph;           // of a capture
         std::uint64_t capture = 0;
         CUstream handle = nullptr;  // may be dead, unless told
-        bool told = false;
+        bool durable = false;
     };
     struct StreamKey {
         std::uint64_t id, capture;
@@ -158,15 +166,16 @@ class Pool {
          const Config& config);
     ~Pool();  // by open()'s pointer, and never in a forked child
 
-    // Hot paths, with an owner word.
-    std::uint64_t hand_out(Cache& cache, BlockRef block, std::uint64_t bytes, ClassIndex index);
-    void take_back(Cache& cache, BlockRef block, std::uint64_t bytes);
-    // What a tool is told, without an owner word: its locks are its own.
-    void mark_use(const Cache& cache, BlockRef block, std::uint64_t bytes);
-    void mark_end_of_use(const Cache& cache, BlockRef block);
+    // Hot paths, with an biased lock.
+    std::uint64_t hand_out(ThreadCache& cache, BlockRef block, std::uint64_t bytes,
+                           ClassIndex index);
+    void take_back(ThreadCache& cache, BlockRef block, std::uint64_t bytes);
+    // What a tool is told, without an biased lock: its locks are its own.
+    void tell_tool_of_use(const ThreadCache& cache, BlockRef block, std::uint64_t bytes);
+    void tell_tool_of_end(const ThreadCache& cache, BlockRef block);
     std::uint64_t find_live(std::uint64_t address, std::optional<std::uint64_t> given,
                             BlockRef& block, Failure& why);
-    void count_free(Cache& cache, std::uint64_t bytes);
+    void count_free(ThreadCache& cache, std::uint64_t bytes);
     struct Freeing {
         std::uint32_t home = 0;  // the stream that has the block then
         std::vector<Use> uses;   // awaited before
@@ -179,47 +188,52 @@ class Pool {
                      Full& full, Failure& why);
     bool order_in_capture(const StreamRef& use, const StreamRef& stream);
     bool release_held(bool wait);  // true: any
-    std::uint64_t malloc_direct(Cache& cache, std::uint64_t bytes, bool may_wait, Failure& why);
+    std::uint64_t malloc_direct(ThreadCache& cache, std::uint64_t bytes, bool may_wait,
+                                Failure& why);
     bool free_direct(std::uint64_t address, const std::optional<StreamRef>& stream, Failure& why);
     bool note_graph(DirectBlock& block, const StreamRef& stream, Failure& why);
     bool return_direct(Direct::Taken& taken, Failure& why);
     std::uint64_t free_ended_direct();  // what graphs had; waits for the card, without the lock
 
-    // caches.cpp and shelves.cpp: streams, shelves and caches.
-    Cache* cache_of(const StreamRef& stream, Failure& why);
-    Cache& cache_of_number(std::uint32_t number);
+    // caches.cpp and stream caches.cpp: streams, stream caches and caches.
+    ThreadCache* cache_of(const StreamRef& stream, Failure& why);
+    ThreadCache& cache_of_number(std::uint32_t number);
     std::optional<std::uint32_t> number_of(const StreamRef& stream, Failure& why);
     Known& known(std::uint32_t number);
-    Cache* make_cache(std::uint32_t number);
+    ThreadCache* make_cache(std::uint32_t number);
     void retire_ended();
-    void retire(Cache* cache);
-    void set_bounds(Cache& cache, std::size_t caches_of_thread);
-    std::size_t room_for(const Cache& cache, ClassIndex index, bool shelved = false) const;
-    BlockRef take_from_shelf(Cache& cache, ClassIndex index);
-    BlockRef recut(const Cache& cache, ClassIndex index, std::uint64_t cut_up_to);  // recut.cpp
-    void drain(Cache& cache, bool end = false);
-    bool shelve_excess(Cache& cache, ClassIndex full);
+    void retire(ThreadCache* cache);
+    void set_bounds(ThreadCache& cache, std::size_t caches_of_thread);
+    std::size_t room_for(const ThreadCache& cache, ClassIndex index,
+                         bool stream_cached = false) const;
+    BlockRef take_from_stream_cache(ThreadCache& cache, ClassIndex index);
+    BlockRef split_or_join(const ThreadCache& cache, ClassIndex index,
+                           std::uint64_t cut_up_to);  // split_or_join.cpp
+    void drain(ThreadCache& cache, bool end = false);
+    bool evict_excess(ThreadCache& cache, ClassIndex full);
     template <class Move>
-    void shelve_bytes(Cache& cache, std::uint64_t most, Move move);
-    void end_shelf(std::uint32_t number);
-    void collect(Shelf& shelf, ClassIndex index, std::size_t most);
+    void evict_bytes(ThreadCache& cache, std::uint64_t most, Move move);
+    void end_stream(std::uint32_t number);
+    void collect(StreamCache& stream_cache, ClassIndex index, std::size_t most);
     enum class Wait : std::uint8_t { no, for_streams };
     void collect_all(Wait wait);
-    bool pass_unmarked();
+    bool pass_unfenced();
     void reclaim_caches();
     void drop_ended();
 
     // slow.cpp and growth.cpp: idle memory, growth, shortage. With the lock held.
-    BlockRef malloc_slow(Cache& cache, ClassIndex index, std::uint64_t bytes, bool may_wait,
+    BlockRef malloc_slow(ThreadCache& cache, ClassIndex index, std::uint64_t bytes, bool may_wait,
                          Failure& why);
-    BlockRef take_idle(Cache& cache, ClassIndex index);
-    void mark_while_given(Cache& cache);
-    BlockRef take_of_others(Cache& cache, ClassIndex index);
-    BlockRef take_after_gpu_wait(const Cache& cache, ClassIndex index);
-    BlockRef grow(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why);
-    BlockRef put_together(Cache& cache, ClassIndex index, std::uint64_t bytes, Failure& why);
-    BlockRef put_together_own(const Cache& cache, std::uint64_t bytes, Failure& why);  // remap.cpp
-    std::vector<Shelf::Shelved> take_whole(Shelf& shelf, std::uint64_t least, std::uint64_t most);
+    BlockRef take_idle(ThreadCache& cache, ClassIndex index);
+    void record_fence_while_given(ThreadCache& cache);
+    BlockRef take_of_others(ThreadCache& cache, ClassIndex index);
+    BlockRef take_after_gpu_wait(const ThreadCache& cache, ClassIndex index);
+    BlockRef grow(ThreadCache& cache, ClassIndex index, std::uint64_t bytes, Failure& why);
+    BlockRef put_together(ThreadCache& cache, ClassIndex index, std::uint64_t bytes, Failure& why);
+    BlockRef put_together_own(const ThreadCache& cache, std::uint64_t bytes,
+                              Failure& why);  // remap.cpp
+    std::vector<StreamCache::Entry> take_whole(StreamCache& stream_cache, std::uint64_t least,
+                                               std::uint64_t most);
     bool add_segment(Failure& why);
     bool preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& why);
     std::uint64_t next_segment_bytes() const;
@@ -231,7 +245,7 @@ class Pool {
     std::uint64_t release_idle(std::int64_t idle_before);
     void note_growth();
 
-    // tending.cpp: what happens with time. With the lock held.
+    // maintenance.cpp: what happens with time. With the lock held.
     std::int64_t now() const;
     void decay();
     bool collect_leaving();
@@ -239,12 +253,12 @@ class Pool {
     void map_ahead();
     void want_segment();
     bool has_segment_ahead() const;
-    std::int64_t tend();
+    std::int64_t maintain();
 
     // report.cpp
     Counters add_up();
     struct Free {
-        std::uint64_t cached = 0, shelved = 0, slabs = 0, spans = 0, extents = 0;
+        std::uint64_t cached = 0, stream_cached = 0, slabs = 0, spans = 0, extents = 0;
         std::uint64_t unusable = 0;  // for a request of the largest size asked for
         std::uint64_t largest = 0;   // block or extent
     };
@@ -258,32 +272,31 @@ class Pool {
     void give_addresses_back();
     void forget_driver();
     void forget_blocks();
-    void tell_checker_of_free(const Cache& cache, std::uint64_t address, std::uint64_t bytes);
+    void tell_checker_of_free(const ThreadCache& cache, std::uint64_t address, std::uint64_t bytes);
 
     const std::uint64_t id_;
     std::shared_ptr<Driver> driver_;
     const DriverTable& call_;
     const int device_;
     const CUcontext context_;
-    const int fork_count_;
-    void (*block_allocated_)(std::uint64_t, std::size_t, void*) = nullptr;  // the checker's, if any
-    void (*block_freed_)(std::uint64_t, std::size_t, void*) = nullptr;
+    const ForkGuard fork_;
+    const Checker checker_;
     std::unique_ptr<NvtxMarks> nvtx_;     // null: off, or nobody listens
     double (*driver_clock_)() = nullptr;  // of a simulated GPU, nanoseconds
     const std::uint64_t card_bytes_;
     std::unique_ptr<Addresses> addresses_;
-    std::unique_ptr<Pages> pages_;
+    std::unique_ptr<PageMap> page_map_;
 
     // Read on the hot path, changed by configure().
     alignas(64) std::atomic<const ClassMap*> class_map_{nullptr};
     std::atomic<bool> stats_on_;
     std::atomic<bool> direct_on_;
     std::atomic<std::uint64_t> batch_;
-    std::atomic<std::uint64_t> shelf_blocks_;
+    std::atomic<std::uint64_t> stream_cache_blocks_;
     std::atomic<std::uint64_t> most_bytes_;  // that the pool may have
     std::atomic<bool> closed_{false};
     alignas(64) Usage usage_;  // written now and then: not on the line that all read
-    Events events_;            // outlives the marks below
+    EventPool events_;         // outlives the fences below
 
     mutable BriefMutex lock_;
     Config config_;
@@ -293,13 +306,13 @@ class Pool {
     std::unique_ptr<Slabs> slabs_;
     std::unique_ptr<LargeBlocks> large_;
     std::vector<Known> streams_, captures_;                             // by number, ended ones too
-    std::vector<std::shared_ptr<Shelf>> shelves_, arenas_;              // of those that have one
+    std::vector<std::shared_ptr<StreamCache>> stream_caches_, arenas_;  // of those that have one
     std::unordered_map<StreamKey, std::uint32_t, StreamHash> numbers_;  // not of ended ones
     std::vector<std::uint32_t> ending_;  // ended, and work of them may be under way
-    std::vector<std::unique_ptr<Cache>> caches_;
+    std::vector<std::unique_ptr<ThreadCache>> caches_;
     Direct direct_;
-    Lending lending_;
-    Fence fence_;
+    HeldBlocks held_blocks_;
+    DeviceSync device_sync_;
     bool abandoned_ = false;
     bool segment_wanted_ = false;  // by map_ahead()
     std::uint64_t peak_reserved_ = 0;
@@ -309,7 +322,7 @@ class Pool {
     Stats slow_;                     // the counters that only slow paths touch
     Counters ended_;                 // of caches whose threads are gone
     Counters before_;                // all counters at the last reset
-    Keeper keeper_;                  // last: it ends first
+    BackgroundThread background_thread_;  // last: it ends first
 };
 
 // Where everything is.

@@ -5,19 +5,20 @@
 //   slab     equal blocks; from 2 MiB on one block, which is its extent
 //   block    what the user gets; known by its slab and its number there
 //   cache    free blocks of one (thread, stream), by class
-//   shelf    free blocks of one stream, by class, each behind a mark of that stream (shelf.h)
+//   stream cache    free blocks of one stream, by class, each behind a fence of that stream
+//   (stream_cache.h)
 //
-// Each block is in exactly one state, and in exactly one place:
+// Each block is in exactly one state, and in exactly one mapping:
 //   live      with the user
-//   lent      with the user, and used on other streams too
+//   shared    with the user, and used on other streams too
 //   held      freed, and work of those streams may be under way (lending.h)
 //   cached    in the bin of its class in one cache
-//   shelved   in the bin of its class on one shelf
+//   stream-cached   in the bin of its class on one stream cache
 //   idle      in the list of its slab; anybody may have it
 //
 // Equations, checked by Pool::check_invariants when nothing else runs:
-//   blocks of a slab   = live or lent + held + cached + shelved + idle of that slab
-//   cache.bytes        = sum over its bins of the blocks' bytes; a shelf's likewise
+//   blocks of a slab   = live or shared + held + cached + stream-cached + idle of that slab
+//   cache.bytes        = sum over its bins of the blocks' bytes; a stream cache's likewise
 //   reserved bytes     = bytes of segments + of large blocks + of idle extents + of handles whose
 //                        release was put off
 #pragma once
@@ -31,37 +32,23 @@
 #include <string>
 #include <vector>
 
+#include "base/failure.h"
+#include "base/stream_ref.h"
 #include "driver/table.h"
-#include "pool/extents.h"
-#include "pool/failure.h"
-#include "pool/owner.h"
-#include "pool/size_classes.h"
+#include "pool/blocks/size_classes.h"
+#include "pool/memory/extents.h"
+#include "pool/threads/biased_lock.h"
 
 namespace vramkit::pool {
 
-// A stream as the pool knows it: handles are used again by the driver, ids never. What is captured
-// on a stream is a stream of its own: its work runs when the graph is launched.
-struct StreamRef {
-    CUstream handle = nullptr;
-    std::uint64_t id = 0;
-    // The stream never ends, or the pool is told before: its handle may be used at any time.
-    bool told = false;
-    std::uint64_t capture = 0;  // id of the capture under way on it; 0: none
-
-    bool is(const StreamRef& other) const { return id == other.id && capture == other.capture; }
+enum class State : std::uint8_t {
+    idle = 0,
+    live = 1,
+    cached = 2,
+    stream_cached = 3,
+    shared = 4,
+    held = 5
 };
-
-// The legacy default stream of the pool's context never ends, cannot be captured, and goes by its
-// handle alone: beside a capture on a blocking stream the driver refuses to tell its id. It has one
-// here that no stream of the driver has.
-inline constexpr std::uint64_t kLegacyStreamId = ~std::uint64_t{0};
-
-inline bool is_legacy(CUstream handle) {
-    return handle == nullptr || handle == VRAMKIT_STREAM_LEGACY;
-}
-inline StreamRef legacy_stream() { return {VRAMKIT_STREAM_LEGACY, kLegacyStreamId, true}; }
-
-enum class State : std::uint8_t { idle = 0, live = 1, cached = 2, shelved = 3, lent = 4, held = 5 };
 
 // A block's record: state, stream and asked-for size in one word, so that taking it from one state
 // to another is one exchange and a double free never goes unseen.
@@ -69,35 +56,35 @@ class Block {
   public:
     static constexpr std::uint32_t kMostStreams = std::uint32_t{1} << 24;
 
-    State state() const { return static_cast<State>(word_.load(std::memory_order_acquire) >> 56); }
+    State state() const { return static_cast<State>(lock_.load(std::memory_order_acquire) >> 56); }
     std::uint32_t stream() const {
-        return static_cast<std::uint32_t>(word_.load(std::memory_order_relaxed) >> 32) & 0xffffff;
+        return static_cast<std::uint32_t>(lock_.load(std::memory_order_relaxed) >> 32) & 0xffffff;
     }
     std::uint32_t bytes() const {
-        return static_cast<std::uint32_t>(word_.load(std::memory_order_relaxed));
+        return static_cast<std::uint32_t>(lock_.load(std::memory_order_relaxed));
     }
     // For the holder of a block that nobody else can reach.
     void set(State state, std::uint32_t stream, std::uint32_t bytes) {
-        word_.store(std::uint64_t{static_cast<std::uint8_t>(state)} << 56 |
+        lock_.store(std::uint64_t{static_cast<std::uint8_t>(state)} << 56 |
                         std::uint64_t{stream & 0xffffff} << 32 | bytes,
                     std::memory_order_release);
     }
-    bool with_user() const { return state() == State::live || state() == State::lent; }
+    bool with_user() const { return state() == State::live || state() == State::shared; }
     // From one state to another by exactly one of several threads that try.
     bool change(State from, State to) {
         constexpr std::uint64_t kState = std::uint64_t{0xff} << 56;
-        std::uint64_t seen = word_.load(std::memory_order_acquire);
+        std::uint64_t seen = lock_.load(std::memory_order_acquire);
         while (static_cast<State>(seen >> 56) == from) {
             const std::uint64_t next =
                 (seen & ~kState) | std::uint64_t{static_cast<std::uint8_t>(to)} << 56;
-            if (word_.compare_exchange_weak(seen, next, std::memory_order_acq_rel)) return true;
+            if (lock_.compare_exchange_weak(seen, next, std::memory_order_acq_rel)) return true;
         }
         return false;
     }
     bool take_from_user() { return change(State::live, State::cached); }
 
   private:
-    std::atomic<std::uint64_t> word_{0};
+    std::atomic<std::uint64_t> lock_{0};
 };
 
 struct Segment;
@@ -136,7 +123,7 @@ struct alignas(64) Slab {
     std::uint64_t bytes = 0;          // of the span it lies on
     Segment* segment = nullptr;       // of small blocks
     std::vector<std::uint32_t> idle;  // numbers of blocks that anybody may have
-    std::size_t place = kNowhere;     // in the list of slabs of its class that have such blocks, or
+    std::size_t slot = kNowhere;      // in the list of slabs of its class that have such blocks, or
                                       // of large blocks
 
     static constexpr std::size_t kNowhere = ~std::size_t{0};
@@ -171,7 +158,7 @@ struct BlockRef {
     Block& block() const { return slab->record(number); }
 };
 
-// Counters of one cache, written under its owner word and added up on demand.
+// Counters of one cache, written under its biased lock and added up on demand.
 struct Counters {
     std::uint64_t allocations = 0;
     std::uint64_t frees = 0;
@@ -188,11 +175,11 @@ struct Counters {
     }
 };
 
-class Shelf;
+class StreamCache;
 
-// Free blocks of one thread and stream. Its thread has the owner word for every use, so that
+// Free blocks of one thread and stream. Its thread has the biased lock for every use, so that
 // another one can take what an idle thread keeps.
-struct alignas(64) Cache {
+struct alignas(64) ThreadCache {
     struct Bin {
         std::vector<BlockRef> blocks;
         std::uint32_t low = 0;                 // fewest since the cache was turned over
@@ -219,10 +206,10 @@ struct alignas(64) Cache {
         }
     };
 
-    OwnerWord word;
+    BiasedLock lock;
     std::uint32_t number = 0;  // of the stream
     StreamRef stream;
-    std::shared_ptr<Shelf> shelf;  // null: made when the stream was long gone
+    std::shared_ptr<StreamCache> stream_cache;  // null: made when the stream was long gone
     std::size_t caches_of_thread = 1;
     bool ended = false;  // it does not: what is freed here leaves at once
     std::uint64_t bytes = 0;
@@ -232,7 +219,7 @@ struct alignas(64) Cache {
     std::int64_t slack = 0;        // of it, what is not of the peak; with the lock of usage
     std::uint64_t spilled = 0;     // bytes since it was turned over
     ClassIndex top = 0;            // no class above it has blocks here
-    std::uint64_t worth = kMuch;   // bytes that the last block of a class may have (shelve_bytes)
+    std::uint64_t worth = kMuch;   // bytes that the last block of a class may have (evict_bytes)
     ClassIndex largest = 0;        // class asked for since the last look
     Counters counters;
     std::atomic<std::uint64_t> most_blocks{0};  // of a class
@@ -243,19 +230,19 @@ struct alignas(64) Cache {
     static constexpr std::uint64_t kMuch = std::uint64_t{1} << 62;
 
     // The word, for as long as a scope lasts.
-    template <void (OwnerWord::*begin)(), void (OwnerWord::*end)()>
+    template <void (BiasedLock::*begin)(), void (BiasedLock::*end)()>
     class Scope {
       public:
-        explicit Scope(Cache& cache) : word_(cache.word) { (word_.*begin)(); }
-        ~Scope() { (word_.*end)(); }
+        explicit Scope(ThreadCache& cache) : lock_(cache.lock) { (lock_.*begin)(); }
+        ~Scope() { (lock_.*end)(); }
         Scope(const Scope&) = delete;
         Scope& operator=(const Scope&) = delete;
 
       private:
-        OwnerWord& word_;
+        BiasedLock& lock_;
     };
-    using Entered = Scope<&OwnerWord::enter, &OwnerWord::leave>;   // for its own thread
-    using Visited = Scope<&OwnerWord::visit, &OwnerWord::let_go>;  // for any
+    using Entered = Scope<&BiasedLock::enter, &BiasedLock::leave>;   // for its own thread
+    using Visited = Scope<&BiasedLock::visit, &BiasedLock::let_go>;  // for any
     bool has_ended() {
         const Entered entered(*this);
         return ended;
@@ -295,12 +282,12 @@ template <class Caches>
 class AllVisited {
   public:
     explicit AllVisited(const Caches& caches) : caches_(caches) {
-        for (const auto& each : caches_) each->word.knock();
-        OwnerWord::put_barrier();
-        for (const auto& each : caches_) each->word.wait_for_owner();
+        for (const auto& each : caches_) each->lock.knock();
+        BiasedLock::put_barrier();
+        for (const auto& each : caches_) each->lock.wait_for_owner();
     }
     ~AllVisited() {
-        for (const auto& each : caches_) each->word.let_go();
+        for (const auto& each : caches_) each->lock.let_go();
     }
     AllVisited(const AllVisited&) = delete;
     AllVisited& operator=(const AllVisited&) = delete;

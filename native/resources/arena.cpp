@@ -4,14 +4,14 @@
 #include <utility>
 #include <vector>
 
-#include "pool/scopes.h"
+#include "base/scopes.h"
 
 namespace vramkit::resources {
 
 std::shared_ptr<Arena> Arena::open(std::shared_ptr<Driver> driver, CUcontext context,
                                    std::uint64_t bytes, Failure& why) {
     std::shared_ptr<Arena> made(new Arena(std::move(driver), context));
-    const pool::SlowPathScope scope(made->call(), context);
+    const SlowPathScope scope(made->call(), context);
     const std::uint64_t size = round_up(bytes, kSuperblock);
     const CUresult done = made->slab_.open(size);
     if (done != CUDA_SUCCESS) {
@@ -46,14 +46,14 @@ std::uint64_t Arena::take(std::uint64_t bytes, StreamRef stream, Failure& why) {
             own.list.insert(address + size, superblocks - size);
         }
     }
-    slab_.tell_allocated(address, bytes, stream.handle);
+    slab_.checker().block_allocated(address, bytes, stream.handle);
     return address;
 }
 
 bool Arena::give(std::uint64_t address, const Block& block, StreamRef at, Failure& why) {
-    slab_.tell_freed(address, block.bytes, at.handle);
+    slab_.checker().block_freed(address, block.bytes, at.handle);
     if (at.id != block.stream.id && !order(block.stream, at, why)) {
-        slab_.tell_allocated(address, block.bytes, at.handle);
+        slab_.checker().block_allocated(address, block.bytes, at.handle);
         return false;
     }
     OfStream& arena = arena_of(block.stream);

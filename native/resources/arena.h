@@ -13,11 +13,12 @@
 #include <shared_mutex>
 
 #include "resources/free_list.h"
+#include "resources/plain_resource.h"
 #include "resources/slab.h"
 
 namespace vramkit::resources {
 
-class Arena final : public Resource {
+class Arena final : public PlainResource {
   public:
     static constexpr std::uint64_t kSuperblock = std::uint64_t{4} << 20;
 
@@ -35,7 +36,7 @@ class Arena final : public Resource {
     };
 
     Arena(std::shared_ptr<Driver> driver, CUcontext context)
-        : Resource(std::move(driver), context, "Arena"), slab_(this->driver()) {}
+        : PlainResource(std::move(driver), context, "Arena"), slab_(this->driver()) {}
 
     std::uint64_t take(std::uint64_t bytes, StreamRef stream, Failure& why) override;
     bool give(std::uint64_t address, const Block& block, StreamRef at, Failure& why) override;

@@ -1,14 +1,14 @@
 // Every block from the driver, and back at once: what there is without a pool.
 #pragma once
 
-#include "resources/resource.h"
+#include "resources/plain_resource.h"
 
 namespace vramkit::resources {
 
-class Direct final : public Resource {
+class Direct final : public PlainResource {
   public:
     Direct(std::shared_ptr<Driver> driver, CUcontext context)
-        : Resource(std::move(driver), context, "DirectResource") {}
+        : PlainResource(std::move(driver), context, "DirectResource") {}
 
   private:
     std::uint64_t take(std::uint64_t bytes, StreamRef, Failure& why) override {

@@ -4,14 +4,14 @@
 #include <limits>
 #include <utility>
 
-#include "pool/scopes.h"
+#include "base/scopes.h"
 
 namespace vramkit::resources {
 
 std::shared_ptr<DriverPool> DriverPool::open(std::shared_ptr<Driver> driver, int device,
                                              CUcontext context, Settings settings, Failure& why) {
     const DriverTable& call = driver->call();
-    const pool::SlowPathScope scope(call, context);
+    const SlowPathScope scope(call, context);
     std::shared_ptr<DriverPool> made(new DriverPool(std::move(driver), context, settings.shared));
     const char* symbol = settings.shared ? "cuDeviceGetDefaultMemPool" : "cuMemPoolCreate";
     CUresult done = CUDA_ERROR_NOT_SUPPORTED;

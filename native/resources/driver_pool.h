@@ -1,11 +1,11 @@
 // The driver's own pool, in stream order: cuMemAllocAsync and cuMemFreeAsync.
 #pragma once
 
-#include "resources/resource.h"
+#include "resources/plain_resource.h"
 
 namespace vramkit::resources {
 
-class DriverPool final : public Resource {
+class DriverPool final : public PlainResource {
   public:
     struct Settings {
         bool shared = false;  // the default pool of the device, which the whole process shares
@@ -26,7 +26,7 @@ class DriverPool final : public Resource {
 
   private:
     DriverPool(std::shared_ptr<Driver> driver, CUcontext context, bool shared)
-        : Resource(std::move(driver), context, "AsyncResource"), shared_(shared) {}
+        : PlainResource(std::move(driver), context, "AsyncResource"), shared_(shared) {}
 
     std::uint64_t take(std::uint64_t bytes, StreamRef stream, Failure& why) override;
     bool give(std::uint64_t address, const Block& block, StreamRef at, Failure& why) override;

@@ -4,14 +4,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "pool/scopes.h"
+#include "base/scopes.h"
 
 namespace vramkit::resources {
 
 std::shared_ptr<FixedPool> FixedPool::open(std::shared_ptr<Driver> driver, CUcontext context,
                                            std::uint64_t bytes, Failure& why) {
     std::shared_ptr<FixedPool> made(new FixedPool(std::move(driver), context));
-    const pool::SlowPathScope scope(made->call(), context);
+    const SlowPathScope scope(made->call(), context);
     const std::uint64_t size = round_up(bytes, kAlignment);
     const CUresult done = made->slab_.open(size);
     if (done != CUDA_SUCCESS) {
@@ -26,7 +26,7 @@ std::uint64_t FixedPool::take(std::uint64_t bytes, StreamRef stream, Failure& wh
     const std::lock_guard guard(lock_);
     const std::uint64_t address = find(round_up(bytes, kAlignment), stream, why);
     if (address != 0) {
-        slab_.tell_allocated(address, bytes, stream.handle);
+        slab_.checker().block_allocated(address, bytes, stream.handle);
     } else if (why.kind == Failure::Kind::none) {
         std::uint64_t free = unused_.bytes(), largest = unused_.largest();
         for (const auto& [id, other] : freed_) {
@@ -65,9 +65,9 @@ std::uint64_t FixedPool::find(std::uint64_t size, StreamRef stream, Failure& why
 bool FixedPool::give(std::uint64_t address, const Block& block, StreamRef at, Failure& why) {
     const std::lock_guard guard(lock_);
     Freed& own = freed_[at.id];
-    slab_.tell_freed(address, block.bytes, at.handle);
+    slab_.checker().block_freed(address, block.bytes, at.handle);
     if (!record(own, at, why)) {
-        slab_.tell_allocated(address, block.bytes, at.handle);
+        slab_.checker().block_allocated(address, block.bytes, at.handle);
         return false;
     }
     own.list.insert(address, round_up(block.bytes, kAlignment));

@@ -10,11 +10,12 @@
 #include <unordered_map>
 
 #include "resources/free_list.h"
+#include "resources/plain_resource.h"
 #include "resources/slab.h"
 
 namespace vramkit::resources {
 
-class FixedPool final : public Resource {
+class FixedPool final : public PlainResource {
   public:
     // Null and the reason on failure.
     static std::shared_ptr<FixedPool> open(std::shared_ptr<Driver> driver, CUcontext context,
@@ -30,7 +31,7 @@ class FixedPool final : public Resource {
     };
 
     FixedPool(std::shared_ptr<Driver> driver, CUcontext context)
-        : Resource(std::move(driver), context, "FixedPool"), slab_(this->driver()) {}
+        : PlainResource(std::move(driver), context, "FixedPool"), slab_(this->driver()) {}
 
     std::uint64_t take(std::uint64_t bytes, StreamRef stream, Failure& why) override;
     bool give(std::uint64_t address, const Block& block, StreamRef at, Failure& why) override;

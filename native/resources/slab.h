@@ -1,16 +1,13 @@
 // One piece of device memory that a resource hands out in parts, and tells the checker of.
 #pragma once
 
-#include "resources/resource.h"
+#include "base/checker.h"
 
 namespace vramkit::resources {
 
 class Slab {
   public:
-    explicit Slab(const Driver& driver)
-        : call_(driver.call()),
-          allocated_(reinterpret_cast<Tell>(driver.symbol("simBlockAlloc"))),
-          freed_(reinterpret_cast<Tell>(driver.symbol("simBlockFree"))) {}
+    explicit Slab(const Driver& driver) : call_(driver.call()), checker_(driver) {}
 
     CUresult open(std::uint64_t bytes) {
         bytes_ = bytes;
@@ -23,20 +20,11 @@ class Slab {
     std::uint64_t address() const { return address_; }
     std::uint64_t bytes() const { return bytes_; }
 
-    // The checker of a simulated GPU then sees use after free, and frees without order.
-    void tell_allocated(std::uint64_t address, std::uint64_t bytes, CUstream stream) const {
-        if (allocated_ != nullptr) allocated_(address, bytes, stream);
-    }
-    void tell_freed(std::uint64_t address, std::uint64_t bytes, CUstream stream) const {
-        if (freed_ != nullptr) freed_(address, bytes, stream);
-    }
+    const Checker& checker() const { return checker_; }
 
   private:
-    using Tell = void (*)(std::uint64_t, std::size_t, void*);
-
     const DriverTable& call_;
-    Tell allocated_;
-    Tell freed_;
+    const Checker checker_;
     CUdeviceptr address_ = 0;
     std::uint64_t bytes_ = 0;
 };

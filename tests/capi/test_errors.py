@@ -24,7 +24,7 @@ EXPECTED = {
     "no cache": (BAD_VALUE, "thread_cache_max_blocks has no effect with cache_bytes=0"),
     "no blocks": (BAD_VALUE, "thread_cache_bytes has no effect with thread_cache_max_blocks=0"),
     "cache of a stream": (BAD_VALUE, "cache_bytes is 1099511627776 for one stream, but a thread"),
-    "aligned": (BAD_VALUE, "alignment has no effect on the seed's size classes"),
+    "aligned": (BAD_VALUE, "alignment has no effect on classes of powers of two"),
     "nvtx": (BAD_VALUE, "nvtx needs a limit: "),
     "size": (BAD_VALUE, "the options have a size of "),
     "device": (DRIVER, "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE, "),

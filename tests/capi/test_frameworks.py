@@ -64,12 +64,12 @@ def test_streams_of_torch_are_durable(torch: CDLL, device: Device, pool: Pool) -
     handle = raw.__cuda_stream__()[1]
     block = torch.vramkit_malloc(pool.c_handle, size, handle)
     assert torch.vramkit_free_on(pool.c_handle, block, handle) == OK
-    assert pool.stats().marks == 1
+    assert pool.stats().events_recorded == 1
     assert torch.vramkit_torch_use(0, pool.c_handle) == OK
     torch.vramkit_torch_free(
         torch.vramkit_torch_malloc(size, 0, theirs.__cuda_stream__()[1]), size, 0, None
     )
-    assert (pool.stats().free_count, pool.stats().marks) == (2, 1)
+    assert (pool.stats().free_count, pool.stats().events_recorded) == (2, 1)
     for stream in (raw, theirs):
         stream.close()
 

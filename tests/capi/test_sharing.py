@@ -91,9 +91,9 @@ def test_a_stream_that_closes_in_c_gets_its_mark_while_it_lives(
     block = pool.malloc(4 * MIB, stream)
     device.fill(block, 1, 4 * MIB, stream=stream)
     pool.free(block)
-    assert pool.stats().marks == 0
+    assert pool.stats().events_recorded == 0
     assert library.vramkit_stream_closing(handle(stream)) == OK
-    assert (pool.stats().marks, pool.stats().cached) == (1, 0)
+    assert (pool.stats().events_recorded, pool.stats().cached) == (1, 0)
     stream.close()
     pool.close()
 

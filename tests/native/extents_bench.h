@@ -7,15 +7,15 @@
 #include <limits>
 
 #include "gpu.h"
-#include "pool/extents.h"
+#include "pool/memory/extents.h"
 
 using gpu::cu;
 using gpu::sim;
+using vramkit::Failure;
+using vramkit::kPage;
 using vramkit::pool::Addresses;
 using vramkit::pool::Extent;
 using vramkit::pool::Extents;
-using vramkit::pool::Failure;
-using vramkit::pool::kPage;
 
 inline constexpr std::uint64_t kCard = 256 * kPage;
 inline constexpr std::uint64_t kEver = std::numeric_limits<std::uint64_t>::max();

@@ -15,7 +15,7 @@ struct Bench {
     explicit Bench(const Config& settings)
         : card("checker=on,data=off,capacity=64MiB"),
           pool(open_pool(card, settings)),
-          told(card.stream(true)),
+          durable(card.stream(true)),
           raw(card.stream(false)) {}
 
     struct Held {
@@ -51,7 +51,7 @@ struct Bench {
     }
     // cuMemFree waits for all work, though it promises nothing: the checker wants it said.
     void finish() const {
-        for (const StreamRef& stream : {told, raw}) {
+        for (const StreamRef& stream : {durable, raw}) {
             CHECK_EQUAL(card.call.cuStreamSynchronize(stream.handle), CUDA_SUCCESS);
         }
     }
@@ -63,7 +63,7 @@ struct Bench {
 
     Card card;
     std::shared_ptr<Pool> pool, second;
-    StreamRef told, raw;
+    StreamRef durable, raw;
     std::vector<Held> live;
     CUcontext other = nullptr;  // made current by the path
 };

@@ -8,10 +8,10 @@
 #include <string>
 #include <thread>
 
+#include "base/stream_ref.h"
 #include "gpu.h"
 #include "pool/pool.h"
-#include "pool/streams.h"
-#include "pool/threads.h"
+#include "pool/threads/threads.h"
 
 namespace bench {
 
@@ -47,19 +47,19 @@ class Card {
         StreamRef made;
         made.handle = gpu::make_stream();
         CHECK_EQUAL(identify(call, made), CUDA_SUCCESS);
-        made.told = made.id % 2 == 0;
+        made.durable = made.id % 2 == 0;
         return made;
     }
-    StreamRef stream(bool told) const {
+    StreamRef stream(bool durable) const {
         StreamRef made = stream();
-        made.told = told;
+        made.durable = durable;
         return made;
     }
     void destroy(const StreamRef& stream) const {
         CHECK_EQUAL(call.cuStreamDestroy_v2(stream.handle), CUDA_SUCCESS);
     }
     void close(const StreamRef& stream) const {
-        tell_pools_of_closing_stream(call, stream.id, stream.handle);
+        announce_stream_closing(call, stream.id, stream.handle);
         destroy(stream);
     }
 

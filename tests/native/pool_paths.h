@@ -41,7 +41,7 @@ inline void nothing(Bench&) {}
 
 // Free blocks of several sizes, cached and shelved, of both streams; the work is done or not.
 inline void fill(Bench& bench) {
-    for (const StreamRef& stream : {bench.told, bench.raw}) {
+    for (const StreamRef& stream : {bench.durable, bench.raw}) {
         bench.take(kSmall, stream, 6);
         bench.take(kLarge, stream, 3);
     }
@@ -52,29 +52,29 @@ inline void fill_and_wait(Bench& bench) {
     gpu::sim().advance(2 * kSecond);
 }
 inline void occupy(Bench& bench) {
-    bench.card.occupy(bench.told);
+    bench.card.occupy(bench.durable);
     for (const Bench::Held& block : bench.live) {
-        bench.card.use(block.address, block.bytes, bench.told);
+        bench.card.use(block.address, block.bytes, bench.durable);
     }
 }
 inline void fill_and_occupy(Bench& bench) {
-    bench.take(kLarge, bench.told, 2);
+    bench.take(kLarge, bench.durable, 2);
     occupy(bench);
     bench.give();
 }
 inline void occupy_holes(Bench& bench) {
-    bench.take(kLarge, bench.told, 4);
+    bench.take(kLarge, bench.durable, 4);
     occupy(bench);
     bench.give(false);
 }
 inline void fill_holes(Bench& bench) {
-    bench.take(4 * kMiB, bench.told, 8);
+    bench.take(4 * kMiB, bench.durable, 8);
     bench.give(false);
     gpu::sim().advance(2 * kSecond);
 }
 
 inline void capture(Bench& bench) {
-    StreamRef captured = bench.told;
+    StreamRef captured = bench.durable;
     REQUIRE(graphs::begin_capture(captured.handle, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
             CUDA_SUCCESS);
     if (identify(bench.card.call, captured) == CUDA_SUCCESS && captured.capture != 0) {
@@ -98,7 +98,7 @@ inline void capture(Bench& bench) {
 }
 
 inline void end_streams(Bench& bench) {
-    for (const StreamRef& stream : {bench.told, bench.raw}) {
+    for (const StreamRef& stream : {bench.durable, bench.raw}) {
         bench.take(kSmall, stream, 3);
         bench.take(kLarge, stream);
         bench.give(false);
@@ -112,7 +112,7 @@ inline const Path kPaths[] = {
      "cuMemCreate",
      {},
      nothing,
-     [](Bench& b) { b.take(kSmall, b.told, 40); }},
+     [](Bench& b) { b.take(kSmall, b.durable, 40); }},
     {"growth of large blocks",
      "cuMemCreate",
      {},
@@ -123,7 +123,7 @@ inline const Path kPaths[] = {
      {},
      nothing,
      [](Bench& b) {
-         b.take(kLarge, b.told, 25);
+         b.take(kLarge, b.durable, 25);
          b.take(kSmall, b.raw, 60);
      }},
     {"spill of a raw stream", "cuEventRecord", with([](Config& c) { c.cache_bytes = kSmall; }),
@@ -132,16 +132,16 @@ inline const Path kPaths[] = {
          b.take(kSmall, b.raw, 8);
          b.give(true, true);
      }},
-    {"spill of a stream of ours, and from its shelf", "cuEventRecord", with([](Config& c) {
+    {"spill of a stream of ours, and from its stream_cache", "cuEventRecord", with([](Config& c) {
          c.thread_cache_max_blocks = 2;
          c.global_cache_max_blocks = 2;
      }),
      nothing,
      [](Bench& b) {
-         b.take(kSmall, b.told, 12);
+         b.take(kSmall, b.durable, 12);
          b.give();
          gpu::sim().advance(kSecond);
-         b.take(kSmall, b.told, 12);
+         b.take(kSmall, b.durable, 12);
          b.give();
      }},
     {"blocks of another stream", "cuEventQuery",
@@ -159,13 +159,13 @@ inline const Path kPaths[] = {
      fill_and_occupy, [](Bench& b) { b.take(7 * kMiB, b.raw); }},
     {"memory put together", "cuMemMap", with([](Config& c) { c.limit = 32 * kMiB; }), fill_holes,
      [](Bench& b) {
-         b.take(12 * kMiB, b.told);
-         b.take(kSmall, b.told, 2);
+         b.take(12 * kMiB, b.durable);
+         b.take(kSmall, b.durable, 2);
      }},
     {"own memory put together while it is in use", "cuMemMap",
      with([](Config& c) { c.limit = 16 * kMiB; }), occupy_holes,
      [](Bench& b) {
-         b.take(7 * kMiB, b.told);
+         b.take(7 * kMiB, b.durable);
          b.pool->step();
      }},
     {"trim",
@@ -207,7 +207,7 @@ inline const Path kPaths[] = {
      },
      [](Bench& b) {
          for (int i = 0; i < 6; ++i) {
-             b.take(kSmall, b.told, 30);
+             b.take(kSmall, b.durable, 30);
              b.pool->step();
              gpu::sim().advance(kSecond / 10);
          }
@@ -222,18 +222,18 @@ inline const Path kPaths[] = {
      {},
      nothing,
      [](Bench& b) {
-         b.take(kSmall, b.told, 2);
+         b.take(kSmall, b.durable, 2);
          b.take(kLarge, b.raw, 2);
          b.finish();
          for (const Bench::Held& block : b.live) {
              Failure why;
-             const StreamRef& user = block.stream.id == b.told.id ? b.raw : b.told;
+             const StreamRef& user = block.stream.id == b.durable.id ? b.raw : b.durable;
              // Nobody may use what the pool was not told of.
              if (!b.pool->also_used_on(block.address, user, why)) continue;
              b.card.try_to_use(block.address, block.bytes, user);
          }
          b.give();
-         b.take(kLarge, b.told, 2);
+         b.take(kLarge, b.durable, 2);
          gpu::sim().advance(kSecond);
          b.pool->step();
          b.give();
@@ -245,9 +245,9 @@ inline const Path kPaths[] = {
      fill,
      [](Bench& b) {
          b.take(kSmall, b.raw, 12);
-         b.take(kLarge, b.told, 4);
+         b.take(kLarge, b.durable, 4);
          b.give(false);
-         b.take(9 * kMiB, b.told);
+         b.take(9 * kMiB, b.durable);
          b.give();
          b.pool->trim(true);
      }},
@@ -256,14 +256,14 @@ inline const Path kPaths[] = {
     {"large blocks straight from the driver", "cuMemFree_v2",
      with([](Config& c) { c.large = Large::direct; }),
      [](Bench& b) {
-         b.take(kSmall, b.told, 6);
+         b.take(kSmall, b.durable, 6);
          b.give();
      },
      [](Bench& b) {
-         b.take(kLarge, b.told, 3);
+         b.take(kLarge, b.durable, 3);
          b.finish();
          b.give(false);
-         b.take(40 * kMiB, b.told, 2);
+         b.take(40 * kMiB, b.durable, 2);
          b.finish();
          b.give();
      }},
@@ -282,7 +282,7 @@ inline const Path kPaths[] = {
      nothing,
      [](Bench& b) {
          std::thread([&b] {
-             b.take(kSmall, b.told, 4);
+             b.take(kSmall, b.durable, 4);
              b.take(kLarge, b.raw, 2);
              b.give(false);
          }).join();
@@ -293,7 +293,7 @@ inline const Path kPaths[] = {
      fill,
      [](Bench& b) {
          REQUIRE(b.card.call.cuCtxCreate_v2(&b.other, 0, 0) == CUDA_SUCCESS);
-         b.take(kSmall, b.told, 40);
+         b.take(kSmall, b.durable, 40);
          b.take(kLarge, b.raw, 4);
          b.give();
          b.pool->trim(false);
@@ -311,7 +311,7 @@ inline const Path kPaths[] = {
      {},
      fill,
      [](Bench& b) {
-         b.take(kLarge, b.told, 2);
+         b.take(kLarge, b.durable, 2);
          b.take(kSmall, b.raw, 2);
          b.pool = nullptr;
          b.live.clear();

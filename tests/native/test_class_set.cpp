@@ -2,7 +2,7 @@
 #include <random>
 #include <vector>
 
-#include "pool/class_set.h"
+#include "pool/blocks/class_set.h"
 #include "testing.h"
 
 using vramkit::pool::ClassIndex;

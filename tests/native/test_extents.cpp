@@ -6,7 +6,7 @@ namespace {
 void reset_calls() { reinterpret_cast<void (*)()>(gpu::driver().symbol("simResetCallCounts"))(); }
 std::string calls() { return gpu::text_of(sim().call_counts); }
 
-using Pages = std::vector<std::uint64_t>;
+using PageMap = std::vector<std::uint64_t>;
 using IdleList = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
 
 }  // namespace
@@ -51,7 +51,7 @@ TEST(neighbours_join_and_are_cut_without_a_driver_call) {
     // Two pages are one piece, four the run of the last two, and five the run of the first two.
     CHECK_EQUAL(bench.hold(extents.take(2 * kPage, 2 * kPage, 0)), first);
     CHECK_EQUAL(bench.hold(extents.take(4 * kPage, 4 * kPage, 0)), second);
-    CHECK(bench.pages_of(second) == (Pages{3, 1}));
+    CHECK(bench.pages_of(second) == (PageMap{3, 1}));
     CHECK_EQUAL(extents.idle(), std::uint64_t{0});
     bench.give(second);
     bench.give(first);
@@ -71,7 +71,7 @@ TEST(take_keeps_to_borders_where_it_can) {
     Extents& extents = *bench.extents;
     // Extents of handles {4, 2, 3}, {7}, {2, 3}, {3, 2} with a held page between.
     std::vector<std::vector<std::uint64_t>> made;
-    for (const Pages& pages : {Pages{4, 2, 3}, Pages{7}, Pages{2, 3}, Pages{3, 2}}) {
+    for (const PageMap& pages : {PageMap{4, 2, 3}, PageMap{7}, PageMap{2, 3}, PageMap{3, 2}}) {
         made.emplace_back();
         for (const std::uint64_t each : pages) made.back().push_back(bench.create(each));
         bench.create(1);
@@ -119,7 +119,7 @@ TEST(a_handle_is_cut_where_it_may_be_and_moves_and_goes_only_whole) {
     CHECK(bench.idle() == (IdleList{{idle[0], 5}}));
     bench.well();
     bench.give(rest);
-    CHECK(bench.pages_of(bench.hold(extents.take(8 * kPage, 8 * kPage, 0))) == (Pages{8}));
+    CHECK(bench.pages_of(bench.hold(extents.take(8 * kPage, 8 * kPage, 0))) == (PageMap{8}));
     bench.give(idle[0]);
     CHECK_EQUAL(extents.release(kEver, kAlways), 8 * kPage);
     CHECK_EQUAL(extents.mapped(), mapped - 11 * kPage);
@@ -134,7 +134,7 @@ TEST(a_run_of_handles_is_cut_in_its_last) {
     bench.give(first);
     bench.give(first + 2 * kPage);
     CHECK(bench.pages_of(bench.hold(extents.take(5 * kPage, 5 * kPage, 4 * kPage))) ==
-          (Pages{2, 3}));
+          (PageMap{2, 3}));
     CHECK(bench.idle() == (IdleList{{first + 5 * kPage, 1}}));
     bench.well();
 }
@@ -162,14 +162,14 @@ TEST(new_memory_is_handles_of_a_size_and_is_cut_between_them) {
     const std::uint64_t made = bench.create(10);
     CHECK_EQUAL(calls(), std::string("{\"cuMemGetInfo_v2\":1,\"cuMemCreate\":3,\"cuMemMap\":3,"
                                      "\"cuMemSetAccess\":1}"));
-    CHECK(bench.pages_of(made) == (Pages{4, 4, 2}));
+    CHECK(bench.pages_of(made) == (PageMap{4, 4, 2}));
     bench.well();
     bench.give(made);
     CHECK_EQUAL(bench.hold(extents.take(4 * kPage, 4 * kPage, 0)), made);
     Failure why;
     // The rest of what is put together is new.
     CHECK(bench.pages_of(bench.hold(extents.compose(11 * kPage, 5 * kPage, why))) ==
-          (Pages{4, 2, 4, 1}));
+          (PageMap{4, 2, 4, 1}));
     bench.well();
 }
 
@@ -210,7 +210,7 @@ TEST(composed_memory_holds_what_is_written_and_is_used_while_old_places_are_unma
     Failure why;
     const std::uint64_t made = bench.hold(extents.compose(7 * kPage, 0, why));
     CHECK_EQUAL(calls(), std::string("{\"cuMemMap\":2,\"cuMemSetAccess\":1}"));
-    CHECK(bench.pages_of(made) == (Pages{4, 3}));
+    CHECK(bench.pages_of(made) == (PageMap{4, 3}));
     bench.well();
     for (std::uint64_t page = 0; page < 7; ++page) write(made + page * kPage, 100 + page);
     // The old place of the first piece shares its bytes as long as it is mapped.
@@ -241,10 +241,10 @@ TEST(compose_moves_few_pieces_and_overshoots_little) {
     Failure why;
     // 5, then of 3 and 4 and 2 the smallest that covers the remaining 2.
     const std::uint64_t seven = bench.hold(extents.compose(7 * kPage, 0, why));
-    CHECK(bench.pages_of(seven) == (Pages{5, 2}));
+    CHECK(bench.pages_of(seven) == (PageMap{5, 2}));
     // 4, then 3 for the remaining 1.
     const std::uint64_t five = bench.hold(extents.compose(5 * kPage, 0, why));
-    CHECK(bench.pages_of(five) == (Pages{4, 3}));
+    CHECK(bench.pages_of(five) == (PageMap{4, 3}));
     // The one that is left is longer than what is asked for: take() cuts it.
     CHECK(!extents.compose(5 * kPage, 0, why));
     CHECK_EQUAL(extents.idle(), 30 * kPage);
@@ -263,7 +263,7 @@ TEST(compose_creates_what_is_short_and_no_more_than_it_may) {
     CHECK_EQUAL(why.call, std::string());
     CHECK(bench.idle() == before);
     const std::uint64_t made = bench.hold(extents.compose(9 * kPage, 4 * kPage, why));
-    CHECK(bench.pages_of(made) == (Pages{3, 2, 4}));
+    CHECK(bench.pages_of(made) == (PageMap{3, 2, 4}));
     CHECK_EQUAL(extents.mapped(), mapped + 4 * kPage);
     CHECK_EQUAL(extents.idle(), std::uint64_t{0});
     for (std::uint64_t page = 0; page < 9; ++page) write(made + page * kPage, page);
@@ -341,7 +341,7 @@ TEST(join_makes_one_extent_of_all_idle_memory) {
     CHECK(extents.unmap_old(3));
     const std::uint64_t joined = bench.idle().front().first;
     CHECK_EQUAL(bench.hold(extents.take(10 * kPage, 10 * kPage, 0)), joined);
-    CHECK(bench.pages_of(joined) == (Pages{2, 5, 3}));
+    CHECK(bench.pages_of(joined) == (PageMap{2, 5, 3}));
     write(joined + 9 * kPage, 42);
     CHECK_EQUAL(read(joined + 9 * kPage), std::uint64_t{42});
     bench.well();

@@ -15,7 +15,7 @@ TEST(a_class_is_the_smallest_that_fits_and_wastes_at_most_an_eighth) {
         }
         CHECK_EQUAL(class_bytes(index) % kUnit, std::uint64_t{0});
     }
-    const ClassMap seed(Classes::seed, kUnit), wide(Classes::fine, 4096);
+    const ClassMap seed(SizeClasses::power_of_two, kUnit), wide(SizeClasses::fine, 4096);
     CHECK_EQUAL(class_bytes(seed.of(300 * 1024)), std::uint64_t{512 * 1024});
     CHECK_EQUAL(class_bytes(seed.of(1)), std::uint64_t{256});
     for (std::uint64_t bytes = 1; bytes < 64 * kMiB; bytes += 1 + bytes / 300) {
@@ -94,9 +94,9 @@ TEST(caches_and_shelves_of_streams_that_are_gone_do_not_pile_up) {
         CHECK_EQUAL(card.call.cuCtxSynchronize(), CUDA_SUCCESS);
     }
     CHECK(pool->cache_count() <= 2);
-    CHECK(pool->shelf_count() <= 2);
+    CHECK(pool->stream_cache_count() <= 2);
     CHECK_EQUAL(pool->stats().allocation_count, std::uint64_t{300});
-    CHECK_EQUAL(pool->stats().marks, std::uint64_t{300});
+    CHECK_EQUAL(pool->stats().events_recorded, std::uint64_t{300});
     CHECK_EQUAL(pool->check_invariants(), std::string());
 }
 
@@ -109,11 +109,11 @@ TEST(arenas_of_graphs_that_are_gone_do_not_pile_up) {
         CHECK_EQUAL(graphs::begin_capture(captured.handle), CUDA_SUCCESS);
         CHECK_EQUAL(identify(card.call, captured), CUDA_SUCCESS);
         must_free(*pool, must_malloc(*pool, 1000, captured), captured);
-        CHECK_EQUAL(pool->shelf_count(), std::size_t{1});
+        CHECK_EQUAL(pool->stream_cache_count(), std::size_t{1});
         CHECK_EQUAL(graphs::destroy(graphs::end_and_instantiate(captured.handle)), CUDA_SUCCESS);
         gpu::sim().advance(kSecond);
         pool->step();
-        CHECK_EQUAL(pool->shelf_count(), std::size_t{0});
+        CHECK_EQUAL(pool->stream_cache_count(), std::size_t{0});
     }
 }
 
@@ -134,11 +134,11 @@ TEST(after_a_reset_of_the_driver_nobody_gets_an_address_of_before) {
         for (const std::uint64_t bytes : {std::uint64_t{4096}, 3 * kMiB}) {
             const Card card;
             Config config;
-            config.thread_cache_max_blocks = kept;  // 0: on the shelf
+            config.thread_cache_max_blocks = kept;  // 0: on the stream cache
             const auto pool = open_pool(card, config);
             const StreamRef stream = card.stream(true);
             must_free(*pool, must_malloc(*pool, bytes, stream));
-            tell_pools_of_reset(card.call);
+            announce_reset(card.call);
             CHECK_EQUAL(pool->malloc_cached(bytes, stream), std::uint64_t{0});
             Failure why;
             CHECK_EQUAL(pool->malloc(bytes, stream, true, why), std::uint64_t{0});

@@ -132,7 +132,7 @@ TEST(a_forked_child_drops_a_pool_whose_thread_is_asleep) {
 
 TEST(what_the_background_work_throws_does_not_end_it) {
     std::atomic<int> calls{0};
-    Keeper keeper([&]() -> std::int64_t {
+    BackgroundThread keeper([&]() -> std::int64_t {
         if (++calls == 1) throw std::bad_alloc();
         return std::int64_t{1} << 40;
     });
@@ -147,7 +147,7 @@ TEST(several_may_stop_the_background_thread_and_each_finds_it_over) {
     for (int round = 0; round < 20; ++round) {
         std::atomic<int> stopping{0};
         std::atomic<bool> begun{false}, over{false};
-        Keeper keeper([&]() -> std::int64_t {
+        BackgroundThread keeper([&]() -> std::int64_t {
             begun = true;
             while (stopping < 3) std::this_thread::yield();
             // All three have turns in which one that did not wait for the end would return.
@@ -320,9 +320,10 @@ TEST(what_is_free_adds_up_to_what_the_layout_shows) {
         }
         for (const auto& slab : layout.slabs) spans -= slab.bytes;
         CHECK_EQUAL(stats.cached, bytes[State::cached]);
-        CHECK_EQUAL(stats.waiting, bytes[State::shelved]);
+        CHECK_EQUAL(stats.waiting, bytes[State::stream_cached]);
         CHECK_EQUAL(stats.idle, spans + extents + bytes[State::idle]);
         CHECK_EQUAL(stats.fragmentation_bytes, spans + of_no_use);
-        CHECK(bytes[State::cached] > 0 && bytes[State::shelved] > 0 && bytes[State::idle] > 0);
+        CHECK(bytes[State::cached] > 0 && bytes[State::stream_cached] > 0 &&
+              bytes[State::idle] > 0);
     })));
 }

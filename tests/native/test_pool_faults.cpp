@@ -138,7 +138,7 @@ TEST(a_mark_without_an_event_holds_the_blocks_until_the_card_is_waited_for) {
     config.thread_cache_max_blocks = 0;
     const auto pool = open_pool(card, config);
     StreamRef first = card.stream(), second = card.stream();
-    first.told = false;  // its handle may be used only while it is given to the pool
+    first.durable = false;  // its handle may be used only while it is given to the pool
     const std::uint64_t address = must_malloc(*pool, kPage, first);
     card.occupy(first);
     card.use(address, kPage, first);

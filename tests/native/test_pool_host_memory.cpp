@@ -99,7 +99,7 @@ TEST(held_blocks_are_released_once) {
         const Card card;
         const auto pool = open_pool(card);
         const StreamRef owner = card.stream(true), other = card.stream(true);
-        // Of several classes: each needs room on the shelf.
+        // Of several classes: each needs room on the stream cache.
         const std::vector<std::uint64_t> sizes{2 * kMiB, 4 * kMiB, 6 * kMiB, 8 * kMiB};
         std::vector<std::uint64_t> blocks;
         Failure why;
@@ -127,12 +127,12 @@ TEST(a_number_that_finds_no_host_memory_for_its_mark_stays_open) {
     const Card card;
     const StreamRef stream = card.stream(true);
     {
-        Events events(card.call);
-        Marks marks(events);
+        EventPool events(card.call);
+        Fences marks(events);
         card.occupy(stream);  // so that none passes
         int open = 0;
         for (int i = 0; i < 200; ++i) {
-            const Marks::Number number = marks.open();
+            const Fences::Number number = marks.open();
             bool recorded = false;
             without_host_memory(0, [&] { recorded = marks.record(stream.handle); });
             CHECK_EQUAL(marks.is_recorded(number), recorded);

@@ -136,15 +136,16 @@ TEST(past_the_shelf_it_is_the_pools_lock_and_few_others) {
     const auto pool = open_pool(card);
     const StreamRef told = card.stream(true), raw = card.stream(false);
     must_malloc(*pool, kSmall, told);
-    CHECK_EQUAL(locks_in_malloc(*pool, 8 * kSmall, told), 2);  // the shelf's, the pool's
-    // Grown: the shelf's again, to cut or join what is there, large blocks', usage's.
+    CHECK_EQUAL(locks_in_malloc(*pool, 8 * kSmall, told), 2);  // the stream cache's, the pool's
+    // Grown: the stream cache's again, to cut or join what is there, large blocks', usage's.
     CHECK_EQUAL(locks_in_malloc(*pool, kLarge, told), 2 + 3);
-    // The thread's second cache is made: registry's, pool's, usage's twice. A raw stream's shelf is
-    // asked for marks to set.
+    // The thread's second cache is made: registry's, pool's, usage's twice. A raw stream's stream
+    // cache is asked for marks to set.
     CHECK_EQUAL(locks_in_malloc(*pool, kSmall, raw), 4 + 2 + 1);
     CHECK_EQUAL(locks_in_malloc(*pool, kLarge, raw), 2 + 3 + 1 + 1);  // and the other's for a block
     CHECK_EQUAL(pool->stats().growth_hits, std::uint64_t{1 + 2});
-    // The pool's, usage's for now and for the peak, large blocks'; for hits and bytes each shelf's.
+    // The pool's, usage's for now and for the peak, large blocks'; for hits and bytes each stream
+    // cache's.
     CHECK_EQUAL(locks_in([&] { pool->stats(); }), 4 + 2 * 2);
 }
 

@@ -157,10 +157,10 @@ TEST(a_block_freed_after_its_stream_was_destroyed_waits_for_that_streams_work) {
 }
 
 TEST(blocks_freed_before_their_stream_ends_wait_for_its_last_work) {
-    for (const bool told : {true, false}) {
+    for (const bool durable : {true, false}) {
         const Card card;
         const auto pool = open_pool(card);
-        const StreamRef gone = card.stream(told), next = card.stream();
+        const StreamRef gone = card.stream(durable), next = card.stream();
         const std::uint64_t address = must_malloc(*pool, kPage, gone);
         card.occupy(gone);
         card.use(address, kPage, gone);
@@ -267,7 +267,7 @@ TEST(a_stream_that_is_used_after_it_was_announced_keeps_its_order) {
         };
         const std::uint64_t before = take(known_here);
         card.occupy(stream);
-        tell_pools_of_closing_stream(card.call, stream.id, stream.handle);
+        announce_stream_closing(card.call, stream.id, stream.handle);
         const std::uint64_t address = take(taken_here);
         must_free(*pool, before);  // to a cache of what has ended
         card.occupy(stream);
@@ -331,10 +331,10 @@ struct Captured {
 };
 
 TEST(a_lent_block_is_held_until_the_other_stream_is_past) {
-    for (const bool told : {true, false}) {
+    for (const bool durable : {true, false}) {
         const Card card;
         const auto pool = open_pool(card);
-        const StreamRef owner = card.stream(true), other = card.stream(told);
+        const StreamRef owner = card.stream(true), other = card.stream(durable);
         const std::uint64_t address = must_malloc(*pool, 3 * kMiB, owner);
         card.order(owner, other);
         Failure why;
@@ -449,10 +449,10 @@ TEST(what_is_freed_while_another_thread_waits_for_the_card_is_not_taken_for_done
     Config config;
     config.thread_cache_max_blocks = 0;  // every free spills
     const auto pool = open_pool(card, config);
-    const StreamRef raw = card.stream(false), told = card.stream(true);
+    const StreamRef raw = card.stream(false), durable = card.stream(true);
     const std::uint64_t early = must_malloc(*pool, kPage, raw);
     const std::uint64_t late_raw = must_malloc(*pool, kPage, raw);
-    const std::uint64_t late_told = must_malloc(*pool, kPage, told);
+    const std::uint64_t late_durable = must_malloc(*pool, kPage, durable);
     card.use(early, kPage, raw);
     // Unmarked: only the whole card can be waited for.
     CHECK_EQUAL(gpu::sim().inject("cuEventRecord", 1, 1, CUDA_ERROR_UNKNOWN, 0), 0);
@@ -464,9 +464,9 @@ TEST(what_is_freed_while_another_thread_waits_for_the_card_is_not_taken_for_done
     card.occupy(raw);
     card.use(late_raw, kPage, raw);
     must_free(*pool, late_raw);
-    card.occupy(told);
-    card.use(late_told, kPage, told);
-    must_free(*pool, late_told);
+    card.occupy(durable);
+    card.use(late_durable, kPage, durable);
+    must_free(*pool, late_durable);
     gate.open();
     CHECK_EQUAL(released.get(), kPage);
     CHECK_EQUAL(pool->trim(true), 2 * kPage);
@@ -517,7 +517,7 @@ TEST(threads_and_streams_in_random_order_never_break_the_order) {
         const Stats stats = pool->stats();
         CHECK_EQUAL(stats.current_usage, std::uint64_t{0});
         // It has been short: every tier was used.
-        CHECK(stats.other_hits > 0 && stats.wait_hits > 0 && stats.remap_hits > 0);
+        CHECK(stats.cross_stream_hits > 0 && stats.gpu_wait_hits > 0 && stats.remap_hits > 0);
     }
     check_order(card);
     check_nothing_left();

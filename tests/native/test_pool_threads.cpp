@@ -29,7 +29,8 @@ TEST(the_pools_own_thread_beside_those_that_use_and_change_it) {
                 Config changed = pool->config();
                 changed.thread_cache_max_blocks = round % 8;
                 changed.enable_stats = round % 3 != 0;
-                changed.classes = round % 2 == 0 ? Classes::fine : Classes::seed;
+                changed.size_classes =
+                    round % 2 == 0 ? SizeClasses::fine : SizeClasses::power_of_two;
                 changed.cache_bytes = round % 5 == 0 && round % 8 != 0 ? kMiB : 32 * kMiB;
                 CHECK(pool->configure(changed, why));
                 pool->trim(round % 16 == 0);
@@ -70,7 +71,7 @@ TEST(hot_paths_go_on_while_another_thread_waits_with_the_pools_lock) {
     const auto pool = open_pool(card);
     const StreamRef waited_for = card.stream(true), other = card.stream(true);
     // As many as a cache holds, and more, and a large one: those are shelved and come back, with
-    // the lock of that shelf alone.
+    // the lock of that stream cache alone.
     std::vector<std::uint64_t> few(60), many(100);
     for (std::uint64_t& block : many) block = must_malloc(*pool, 4096, waited_for);
     for (std::uint64_t& block : few) block = must_malloc(*pool, 4096, other);

@@ -53,7 +53,7 @@ StreamRef make_stream() {
                 CUDA_SUCCESS);
     CHECK_EQUAL(call.cuStreamGetId(made.handle, &id), CUDA_SUCCESS);
     made.id = id;
-    made.told = true;
+    made.durable = true;
     return made;
 }
 
@@ -81,7 +81,7 @@ class Handover {
     std::vector<std::uint64_t> addresses_;
 };
 
-void must_free(Resource& resource, std::uint64_t address) {
+void must_free(PlainResource& resource, std::uint64_t address) {
     Failure why;
     const bool freed = resource.free(address, std::nullopt, std::nullopt, why);
     CHECK_EQUAL(why.message, std::string());
@@ -90,7 +90,7 @@ void must_free(Resource& resource, std::uint64_t address) {
 
 // Each thread allocates on streams of its own, frees what others allocated, and closes its streams
 // while blocks of them are live.
-void work(Resource& resource, CUcontext context, Handover& handover, unsigned seed) {
+void work(PlainResource& resource, CUcontext context, Handover& handover, unsigned seed) {
     const DriverTable& call = simulated()->call();
     CHECK_EQUAL(call.cuCtxSetCurrent(context), CUDA_SUCCESS);
     std::mt19937 random(seed);
@@ -115,12 +115,12 @@ void work(Resource& resource, CUcontext context, Handover& handover, unsigned se
             }
         }
         const std::lock_guard alone(handover.closing);
-        Resource::tell_of_closing_stream(call, stream.id);
+        vramkit::announce_stream_closing(call, stream.id, stream.handle);
         CHECK_EQUAL(call.cuStreamDestroy_v2(stream.handle), CUDA_SUCCESS);
     }
 }
 
-void run_threads(CUcontext context, const std::shared_ptr<Resource>& resource) {
+void run_threads(CUcontext context, const std::shared_ptr<PlainResource>& resource) {
     REQUIRE(resource != nullptr);
     Handover handover;
     std::vector<std::thread> threads;
@@ -217,11 +217,11 @@ TEST(a_resource_that_is_dropped_with_blocks_live_gives_all_back) {
     const CUcontext context = fresh_card();
     Failure why;
     const StreamRef stream = make_stream();
-    for (const std::shared_ptr<Resource>& resource :
-         {std::shared_ptr<Resource>(std::make_shared<Direct>(simulated(), context)),
-          std::shared_ptr<Resource>(DriverPool::open(simulated(), 0, context, {}, why)),
-          std::shared_ptr<Resource>(FixedPool::open(simulated(), context, 8 * kMiB, why)),
-          std::shared_ptr<Resource>(Arena::open(simulated(), context, 8 * kMiB, why))}) {
+    for (const std::shared_ptr<PlainResource>& resource :
+         {std::shared_ptr<PlainResource>(std::make_shared<Direct>(simulated(), context)),
+          std::shared_ptr<PlainResource>(DriverPool::open(simulated(), 0, context, {}, why)),
+          std::shared_ptr<PlainResource>(FixedPool::open(simulated(), context, 8 * kMiB, why)),
+          std::shared_ptr<PlainResource>(Arena::open(simulated(), context, 8 * kMiB, why))}) {
         CHECK(resource->malloc(1000, stream, why) != 0);
         CHECK(!resource->close(why));
         resource->end();

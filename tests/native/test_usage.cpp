@@ -1,6 +1,6 @@
 // The peak by allowances: exact to 64 KiB a thread; what all share is seldom touched, and all
 // caches are hardly ever looked at.
-#include "pool/usage.h"
+#include "pool/threads/usage.h"
 
 #include <algorithm>
 #include <deque>
@@ -11,7 +11,7 @@
 
 #include "testing.h"
 
-using vramkit::pool::Cache;
+using vramkit::pool::ThreadCache;
 using vramkit::pool::Usage;
 
 namespace {
@@ -23,7 +23,7 @@ class Threads {
   public:
     explicit Threads(std::size_t count) {
         for (std::size_t i = 0; i < count; ++i) {
-            caches_.push_back(std::make_unique<Cache>());
+            caches_.push_back(std::make_unique<ThreadCache>());
             usage_.add(*caches_.back());
         }
     }
@@ -31,7 +31,7 @@ class Threads {
         live_ += bytes;
         peak_ = std::max(peak_, live_);
         ++allocations;
-        Cache& cache = *caches_[thread];
+        ThreadCache& cache = *caches_[thread];
         cache.live += bytes;
         const std::int64_t allowed = cache.allowance;
         const bool counted = usage_.rise(cache);
@@ -42,7 +42,7 @@ class Threads {
     }
     void free(std::size_t thread, std::int64_t bytes) {
         live_ -= bytes;
-        Cache& cache = *caches_[thread];
+        ThreadCache& cache = *caches_[thread];
         cache.live -= bytes;
         const std::int64_t allowed = cache.allowance;
         usage_.fall(cache);
@@ -62,7 +62,7 @@ class Threads {
 
   private:
     Usage usage_;
-    std::vector<std::unique_ptr<Cache>> caches_;
+    std::vector<std::unique_ptr<ThreadCache>> caches_;
     std::int64_t live_ = 0;
     std::int64_t peak_ = 0;
 };
@@ -130,11 +130,11 @@ TEST(blocks_that_another_thread_frees_are_counted_without_many_looks) {
 
 TEST(threads_that_end_are_counted_however_little_each_held) {
     Usage usage;
-    Cache last;
+    ThreadCache last;
     usage.add(last);
     constexpr std::int64_t kThreads = 1000, kBytes = 60'000;
     for (std::int64_t i = 0; i < kThreads; ++i) {
-        Cache cache;
+        ThreadCache cache;
         usage.add(cache);
         cache.live = kBytes;
         CHECK(usage.rise(cache));  // by its 64 KiB
@@ -150,11 +150,11 @@ TEST(threads_that_end_are_counted_however_little_each_held) {
 
 TEST(the_caches_of_one_thread_have_one_slack) {
     Usage usage;
-    std::vector<std::unique_ptr<Cache>> caches;
-    std::vector<Cache*> of_thread;
+    std::vector<std::unique_ptr<ThreadCache>> caches;
+    std::vector<ThreadCache*> of_thread;
     constexpr std::int64_t kCaches = 200, kBytes = 60'000;
     for (std::int64_t i = 0; i < kCaches; ++i) {
-        caches.push_back(std::make_unique<Cache>());
+        caches.push_back(std::make_unique<ThreadCache>());
         of_thread.push_back(caches.back().get());
         usage.add(*caches.back());
         usage.share_slack(of_thread);
@@ -187,12 +187,12 @@ TEST(threads_that_do_nothing_keep_nothing_from_those_that_work) {
 
 TEST(threads_that_have_ended_have_no_part) {
     Usage usage;
-    Cache last;
+    ThreadCache last;
     usage.add(last);
     last.live = 100 * kMiB;
     if (!usage.rise(last)) usage.claim(last);
     for (int i = 0; i < 1000; ++i) {
-        Cache cache;
+        ThreadCache cache;
         usage.add(cache);
         usage.remove(cache);
     }
@@ -205,7 +205,7 @@ TEST(threads_that_have_ended_have_no_part) {
 
 TEST(a_peak_that_no_cache_had_to_tell_of_is_known_to_who_asks) {
     Usage usage;
-    Cache cache;
+    ThreadCache cache;
     usage.add(cache);
     cache.live = 1000;
     CHECK(usage.rise(cache));

@@ -17,11 +17,11 @@ BASE = 0x7F40_0000_0000
 def small() -> dict[str, Any]:
     """One of everything.
 
-    Extents: a slab of 8 KiB (4 live of 2 streams, 2 cached, 1 shelved, 1 idle), a live block of
+    Extents: a slab of 8 KiB (4 live of 2 streams, 2 cached, 1 waiting, 1 idle), a live block of
     6 MiB, a hole, 4 MiB idle in two handles, and a cached block of 2 MiB.
     """
     kib8 = 8192
-    states = ["live"] * 4 + ["cached"] * 2 + ["shelved", "idle"]
+    states = ["live"] * 4 + ["cached"] * 2 + ["waiting", "idle"]
     streams = [0, 0, 0, 1, 0, 1, 1, -1]
     blocks = [
         block(BASE + index * kib8, kib8, state, stream, 8000)
@@ -110,6 +110,6 @@ def block(address: int, nbytes: int, state: str, stream: int, asked: int = 0) ->
 
 
 def _any(chance: random.Random, address: int, nbytes: int) -> dict[str, Any]:
-    [state] = chance.choices(["live", "cached", "shelved", "idle"], [12, 2, 2, 1])
+    [state] = chance.choices(["live", "cached", "waiting", "idle"], [12, 2, 2, 1])
     stream = -1 if state == "idle" else min(int(chance.expovariate(0.25)), 19)
     return block(address, nbytes, state, stream, nbytes - nbytes // 16)

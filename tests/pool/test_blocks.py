@@ -61,8 +61,8 @@ def test_from_2_mib_on_blocks_have_whole_pages(pool: Pool, size: int) -> None:
     assert pages * 2 * MIB <= taken <= max(pages * 2 * MIB, size * 9 / 8 + 2 * MIB)
 
 
-def test_the_seed_classes_are_powers_of_two_up_to_1_mib(pool: Pool) -> None:
-    pool.configure(size_classes="seed")
+def test_classes_of_powers_of_two_are_those_powers_of_two_up_to_1_mib(pool: Pool) -> None:
+    pool.configure(size_classes="power_of_two")
     assert [block_bytes(pool, size) for size in (1, 257, 300 * KIB, MIB)] == [
         256,
         512,

@@ -58,7 +58,7 @@ def test_a_block_of_a_16th_of_a_cache_leaves_at_once(
     assert cached >= small
     assert come_and_go(pool, stream, [small]) == 0
     assert come_and_go(pool, stream, [large] * 8) == 8
-    assert pool.stats().shelf_hits >= 8
+    assert pool.stats().stream_cache_hits >= 8
     assert pool.stats().cached == cached
 
 
@@ -95,7 +95,7 @@ def test_of_what_another_stream_has_done_with_half_comes_along(
     assert pool.stats().waiting == 18 * size
     with device.stream() as other:
         blocks = []
-        while not pool.stats().other_hits:  # after what is idle
+        while not pool.stats().cross_stream_hits:  # after what is idle
             blocks.append(pool.malloc(size, other))
         stats = pool.stats()
         assert stats.waiting == 9 * size

@@ -118,7 +118,7 @@ def test_defragment_makes_one_piece_and_the_next_request_needs_no_call(
         moved = pool.defragment()
         made = calls(sim)
         assert idle_pieces(pool) == [32 * MIB]
-        assert (moved, pool.stats().moved) == (made["cuMemMap"] * 4 * MIB,) * 2
+        assert (moved, pool.stats().remapped_bytes) == (made["cuMemMap"] * 4 * MIB,) * 2
         assert made["cuMemMap"] == made["cuMemUnmap"]
         assert made["cuMemSetAccess"] == 1
         assert not made.keys() & {"cuMemCreate", "cuMemRelease"}
@@ -154,7 +154,7 @@ def test_a_step_joins_above_the_threshold(
     kept = scatter(pool, device, 4)
     kept.append(pool.malloc(6 * MIB))  # 16 of 38 MiB: 0.421
     pool.step()
-    assert (idle_pieces(pool) == [16 * MIB]) == joined == (pool.stats().moved > 0)
+    assert (idle_pieces(pool) == [16 * MIB]) == joined == (pool.stats().remapped_bytes > 0)
     assert pool.stats().fragmentation_bytes == (0 if joined else 16 * MIB)
     free(pool, kept)
 
@@ -166,10 +166,10 @@ def test_steps_look_once_an_interval(pool: Pool, device: Device, sim: Simulator)
     kept.append(pool.malloc(6 * MIB))
     sim.advance(0.9)
     pool.step()
-    assert pool.stats().moved == 0
+    assert pool.stats().remapped_bytes == 0
     sim.advance(0.2)
     pool.step()
-    assert pool.stats().moved > 0
+    assert pool.stats().remapped_bytes > 0
     free(pool, kept)
 
 
@@ -182,7 +182,7 @@ def test_without_enable_defrag_steps_join_nothing_and_defragment_still_does(
     for _ in range(3):
         sim.advance(5.0)
         pool.step()
-    assert pool.stats().moved == 0
+    assert pool.stats().remapped_bytes == 0
     assert pool.defragment() > 0
     free(pool, kept)
 
@@ -199,5 +199,5 @@ def test_old_places_are_unmapped_some_at_a_step(pool: Pool, device: Device, sim:
         unmapped.append(calls(sim).get("cuMemUnmap", 0))
     assert len(unmapped) == 2
     assert unmapped[0] == 64
-    assert sum(unmapped) == pool.stats().moved // (2 * MIB)
+    assert sum(unmapped) == pool.stats().remapped_bytes // (2 * MIB)
     free(pool, kept)

@@ -107,7 +107,7 @@ def test_the_way_back_from_the_shelf_is_free_on_the_same_stream(
             assert pool.malloc(size, stream) == address
             assert calls(sim) == {}, size
             pool.free(address)
-    assert pool.stats().shelf_hits == 3
+    assert pool.stats().stream_cache_hits == 3
 
 
 def test_a_refill_from_the_shelf_serves_a_batch(pool: Pool, device: Device, sim: Simulator) -> None:
@@ -121,14 +121,14 @@ def test_a_refill_from_the_shelf_serves_a_batch(pool: Pool, device: Device, sim:
         blocks = [pool.malloc(4096, stream) for _ in range(64)]
         assert calls(sim) == {}
         stats = pool.stats()
-        assert (stats.shelf_hits, stats.cache_hits) == (8, 56)
+        assert (stats.stream_cache_hits, stats.cache_hits) == (8, 56)
         for address in blocks:
             pool.free(address)
 
 
-@pytest.mark.parametrize(("others", "shelf_hits"), [(0, 4), (30, 16)])
+@pytest.mark.parametrize(("others", "stream_cache_hits"), [(0, 4), (30, 16)])
 def test_a_refill_is_an_eighth_of_the_room_in_the_cache(
-    pool: Pool, device: Device, others: int, shelf_hits: int
+    pool: Pool, device: Device, others: int, stream_cache_hits: int
 ) -> None:
     """An empty cache takes 4 of 32 MiB beside the block asked for; a full one nothing."""
     with device.stream() as stream:
@@ -141,7 +141,10 @@ def test_a_refill_is_an_eighth_of_the_room_in_the_cache(
         pool.reset_stats()
         blocks = [pool.malloc(MIB, stream) for _ in range(16)]
         stats = pool.stats()
-        assert (stats.shelf_hits, stats.cache_hits) == (shelf_hits, 16 - shelf_hits)
+        assert (stats.stream_cache_hits, stats.cache_hits) == (
+            stream_cache_hits,
+            16 - stream_cache_hits,
+        )
         for address in blocks:
             pool.free(address)
 
@@ -231,7 +234,7 @@ def test_another_streams_block_costs_its_mark_and_one_question(
         calls(sim)
         assert pool.malloc(2 * MIB, other) == address
         assert calls(sim) == {**FIRST_MARK, "cuEventQuery": 1}
-        assert (pool.stats().other_hits, pool.stats().marks) == (1, 1)
+        assert (pool.stats().cross_stream_hits, pool.stats().events_recorded) == (1, 1)
         pool.free(address)
 
 
@@ -267,7 +270,7 @@ def test_short_of_memory_the_stream_waits_by_one_call(
         questions = made.pop("cuEventQuery")  # before it gives up on what is done already
         assert questions >= 1
         assert made == {**FIRST_MARK, "cuStreamWaitEvent": 1}
-        assert pool.stats().wait_hits == 1
+        assert pool.stats().gpu_wait_hits == 1
         pool.free(address)
         pool.free(small)
 
@@ -290,7 +293,7 @@ def test_idle_pieces_are_put_together_by_a_map_each_and_one_set_access(
         assert (made["cuMemMap"], made["cuMemSetAccess"]) == (4, 1)
         assert not made.keys() & {"cuMemCreate", "cuMemUnmap", "cuMemRelease"}
         stats = pool.stats()
-        assert (stats.remap_hits, stats.moved, stats.reserved) == (1, 16 * MIB, 32 * MIB)
+        assert (stats.remap_hits, stats.remapped_bytes, stats.reserved) == (1, 16 * MIB, 32 * MIB)
         pool.step()  # the old places go later
         assert calls(sim)["cuMemUnmap"] == 4
         for address in [large, *blocks[1::2]]:
@@ -307,7 +310,7 @@ def test_neighbours_need_no_remapping(pool: Pool, device: Device, sim: Simulator
         calls(sim)
         large = pool.malloc(16 * MIB)  # on another stream
         assert not calls(sim).keys() & {"cuMemMap", "cuMemSetAccess", "cuMemCreate"}
-        assert (pool.stats().idle_hits, pool.stats().moved) == (1, 0)
+        assert (pool.stats().idle_hits, pool.stats().remapped_bytes) == (1, 0)
         pool.free(large)
 
 

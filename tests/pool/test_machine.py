@@ -194,7 +194,7 @@ class PoolMachine(RuleBasedStateMachine):
         moved = self.pool.defragment()
         after = self.pool.stats()
         assert after.reserved == before.reserved
-        assert after.moved - before.moved == moved
+        assert after.remapped_bytes - before.remapped_bytes == moved
         assert self.pool.defragment() == 0  # all that can move is one piece
 
     @rule()
@@ -216,7 +216,7 @@ class PoolMachine(RuleBasedStateMachine):
         cached=st.sampled_from(CACHED),
         shared=st.sampled_from([0, 3, 1024]),
         batch=st.sampled_from([1, 4, 16]),
-        classes=st.sampled_from(["fine", "seed"]),
+        classes=st.sampled_from(["fine", "power_of_two"]),
         decay_ms=st.sampled_from([None, 1, 10_000]),
         threshold=st.sampled_from([0.0, 0.3]),
     )

@@ -37,7 +37,7 @@ def test_the_map_shows_every_byte_once(made: str, request: pytest.FixtureRequest
         layouts.snapshot(layouts.small()) if made == "small" else request.getfixturevalue("large")
     )
     drawn, sums = map_block(taken), by_state(taken)
-    for state in ("live", "cached", "shelved", "idle", "rest"):
+    for state in ("live", "cached", "waiting", "idle", "rest"):
         assert held(drawn, state) == getattr(sums, state), state
     for row in drawn.rows:
         assert sum(run.cells for run in row.runs) == drawn.cells

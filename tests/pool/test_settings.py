@@ -72,7 +72,7 @@ NO_SENSE: list[tuple[dict[str, Any], str]] = [
     ({"limit": "1GiB"}, "limit is '1GiB'; it may be None, or 2 MiB"),
     ({"enable_stats": "yes"}, "enable_stats is 'yes'; it may be True or False"),
     ({"enable_defrag": 2}, "enable_defrag is 2; it may be True or False"),
-    ({"size_classes": "coarse"}, 'size_classes is \'coarse\'; it may be "fine" or "seed"$'),
+    ({"size_classes": "coarse"}, 'size_classes is \'coarse\'; it may be "fine" or "power_of_two"$'),
     ({"size_classes": ["fine"]}, r"size_classes is \['fine'\]; it may be"),
     ({"large": "async"}, 'large is \'async\'; it may be "pool" or "direct"$'),
 ]
@@ -113,7 +113,7 @@ NO_EFFECT: list[tuple[dict[str, Any], str]] = [
         {"cache_bytes": 0, "thread_cache_bytes": 64 * MIB},
         "thread_cache_bytes has no effect with cache_bytes=0",
     ),
-    ({"size_classes": "seed", "alignment": 512}, "no effect on the seed's size classes"),
+    ({"size_classes": "power_of_two", "alignment": 512}, "no effect on classes of powers of two"),
 ]
 
 

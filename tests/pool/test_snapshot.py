@@ -35,7 +35,7 @@ def small() -> Snapshot:
 def test_the_states_make_up_what_is_held(small: Snapshot) -> None:
     sums = by_state(small)
     assert (sums.live, sums.asked) == (4 * KIB8 + 6 * MIB, small.stats["current_usage"])
-    assert (sums.cached, sums.shelved) == (2 * KIB8 + 2 * MIB, KIB8)
+    assert (sums.cached, sums.waiting) == (2 * KIB8 + 2 * MIB, KIB8)
     assert (sums.idle, sums.rest) == (KIB8 + 4 * MIB, 2 * MIB - 8 * KIB8)
     assert sums.total == sum(extent.bytes for extent in small.extents) == 14 * MIB
 
@@ -182,7 +182,7 @@ def test_a_real_pool_adds_up_to_its_statistics(pool: Pool, device: Device) -> No
         taken = pool.snapshot()
         sums, stats = by_state(taken), pool.stats()
         assert (sums.asked, sums.total) == (stats.current_usage, stats.reserved)
-        assert (sums.cached, sums.shelved, sums.idle) == (stats.cached, stats.waiting, stats.idle)
+        assert (sums.cached, sums.waiting, sums.idle) == (stats.cached, stats.waiting, stats.idle)
         assert taken.stats == msgspec.to_builtins(stats)
         live = {block.address for block in taken.blocks if block.state == "live"}
         assert live == set(blocks) - set(blocks[::3])

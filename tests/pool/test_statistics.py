@@ -28,7 +28,7 @@ def test_counters_and_usage(pool: Pool, device: Device) -> None:
 @pytest.mark.sim_only
 def test_every_tier_counts_what_it_serves(pool: Pool, device: Device) -> None:
     pool.configure(limit=34 * MIB)
-    tiers = ["cache", "shelf", "idle", "other", "wait", "remap", "growth"]
+    tiers = ["cache", "stream_cache", "idle", "cross_stream", "gpu_wait", "remap", "growth"]
 
     def served() -> list[str]:
         """What has served since the last look."""
@@ -48,11 +48,11 @@ def test_every_tier_counts_what_it_serves(pool: Pool, device: Device) -> None:
         assert served() == ["growth"] * 4
         pool.free(blocks.pop())
         blocks.append(pool.malloc(4 * MIB, stream))
-        assert served() == ["shelf"]
+        assert served() == ["stream_cache"]
         pool.free(blocks.pop())
         device.synchronize()
         blocks.append(pool.malloc(4 * MIB, other))
-        assert served() == ["other"]
+        assert served() == ["cross_stream"]
         pool.preallocate(8 * MIB, 1)
         blocks.append(pool.malloc(8 * MIB, other))
         assert served() == ["idle"]
@@ -60,7 +60,7 @@ def test_every_tier_counts_what_it_serves(pool: Pool, device: Device) -> None:
         device.kernels.spin(10**9, stream=stream)
         pool.free(blocks.pop(0))  # of the busy stream
         blocks.append(pool.malloc(4 * MIB, other))
-        assert served() == ["wait", "growth"]
+        assert served() == ["gpu_wait", "growth"]
         device.synchronize()
         pool.free(blocks.pop(0))
         pool.free(blocks.pop(1))  # not its neighbour

@@ -62,7 +62,7 @@ def _pairs(context: Context) -> Part:
     items = [
         Figure(f"{stats.allocation_count:,}", "pairs of malloc and free"),
         Figure(f"{stats.cache_hits:,}", "from the thread's own cache", "good"),
-        Figure(f"{stats.device_growths + stats.marks}", "growths and events"),
+        Figure(f"{stats.device_growths + stats.events_recorded}", "growths and events"),
     ]
     if sim is not None:
         items.append(Figure(f"{calls:,}", "driver calls", "bad" if calls else "good"))

@@ -16,7 +16,7 @@ ROW = 32 << 20
 LEAST_ROW = 2 << 20  # a page of the card: no extent is smaller
 FEW_ROWS = 8  # fewer than these, and rows are made shorter, so that a small pool can be seen
 MOST_ROWS = 160  # more than these, and cells are made larger, so that the page stays small
-FREE: tuple[MemoryState, ...] = ("cached", "shelved", "idle", "rest", "none")
+FREE: tuple[MemoryState, ...] = ("cached", "waiting", "idle", "rest", "none")
 
 
 class Segment(NamedTuple):

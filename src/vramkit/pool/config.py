@@ -41,9 +41,9 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes the pool may take from the driver, in whole pages of 2 MiB; None: what the card has."""
     decay_ms: int | None = 10_000
     """Memory that nobody needed for so long goes back to the driver; None: never."""
-    size_classes: Literal["fine", "seed"] = "fine"
-    """"fine": multiples of 256 bytes up to 2 KiB, then at most 12.5 % above the request; "seed":
-    thirteen powers of two up to 1 MiB."""
+    size_classes: Literal["fine", "power_of_two"] = "fine"
+    """"fine": multiples of 256 bytes up to 2 KiB, then at most 12.5 % above the request;
+    "power_of_two": the thirteen powers of two up to 1 MiB."""
     large: Literal["pool", "direct"] = "pool"
     """Blocks above 1 MiB: pooled, or straight from cuMemAlloc and by cuMemFree, which waits."""
     background: bool = True
@@ -73,8 +73,8 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
             _in_time("decay_ms", self.decay_ms, "None for never, or 1 or more")
         if self.limit is not None:
             _in_bounds("limit", self.limit, 2 * MIB, "None, or 2 MiB (one page) or more")
-        if self.size_classes not in ("fine", "seed"):
-            _refuse("size_classes", self.size_classes, '"fine" or "seed"')
+        if self.size_classes not in ("fine", "power_of_two"):
+            _refuse("size_classes", self.size_classes, '"fine" or "power_of_two"')
         if self.large not in ("pool", "direct"):
             _refuse("large", self.large, '"pool" or "direct"')
         for name in ("enable_stats", "enable_defrag", "background", "nvtx"):
@@ -120,28 +120,28 @@ class PoolStats(msgspec.Struct, frozen=True):
     cache_hits: int
     """Served by the thread's own cache."""
     cache_misses: int
-    shelf_hits: int
-    """Of the misses: served by what threads of the stream had shared."""
+    stream_cache_hits: int
+    """Of the misses: served by the stream's cache, which its threads share."""
     idle_hits: int
     """... by mapped memory that was nobody's."""
-    other_hits: int
+    cross_stream_hits: int
     """... by blocks of other streams whose work was done."""
-    wait_hits: int
+    gpu_wait_hits: int
     """... by such blocks after a wait on the GPU."""
     remap_hits: int
-    """... by idle memory put together anew."""
+    """... by idle memory put together by remapping."""
     growth_hits: int
     """... by new memory."""
     direct_hits: int
     """... by the driver itself (large="direct")."""
     device_growths: int
     """Times that memory was taken from the driver."""
-    marks: int
-    """Events recorded."""
-    returned: int
+    events_recorded: int
+    """Behind freed blocks, to know when their work is done."""
+    released_bytes: int
     """Given back to the driver."""
-    moved: int
-    """Mapped at a second place to join idle memory."""
+    remapped_bytes: int
+    """Mapped at a second address to join idle memory."""
     current_usage: int
     """Asked for and not freed."""
     peak_usage: int

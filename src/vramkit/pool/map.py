@@ -78,7 +78,7 @@ def figures(snapshot: Snapshot) -> Figures:
             Figure(bytes_text(sums.total), "held"),
             Figure(bytes_text(sums.live), "in use"),
             Figure(bytes_text(sums.cached), "cached"),
-            Figure(bytes_text(sums.shelved), "waiting"),
+            Figure(bytes_text(sums.waiting), "waiting"),
             Figure(bytes_text(sums.idle), "idle"),
             Figure(bytes_text(lost), "lost to fragmentation", "note" if lost else "plain"),
         ]
@@ -106,7 +106,7 @@ def _meanings(snapshot: Snapshot) -> Table:
         ("in use", sums.live, "blocks that somebody has"),
         ("of it rounding", rounding, "what their size classes add to the sizes asked for"),
         ("cached", sums.cached, "free, in the cache of one thread for one stream"),
-        ("waiting", sums.shelved, "free, kept for one stream; anybody's when its work is done"),
+        ("waiting", sums.waiting, "free, kept for one stream; anybody's when its work is done"),
         ("idle", sums.idle, "free, nobody's"),
         ("rest", sums.rest, "ends of slabs, too short for one more block"),
         (
@@ -181,7 +181,7 @@ def _bar(label: str, sums: Sum) -> Bar:
         {
             "live": sums.live,
             "cached": sums.cached,
-            "shelved": sums.shelved,
+            "waiting": sums.waiting,
             "idle": sums.idle,
         },
     )

@@ -20,7 +20,7 @@ FORMAT: Final = "vramkit.snapshot"
 VERSION: Final = 1
 NARROWEST: Final = 40  # columns; in fewer, figures and labels have no room
 
-State = Literal["live", "cached", "shelved", "idle"]
+State = Literal["live", "cached", "waiting", "idle"]
 
 
 class Extent(msgspec.Struct, frozen=True, gc=False):

@@ -18,7 +18,7 @@ class Sum(msgspec.Struct):
 
     live: int = 0
     cached: int = 0
-    shelved: int = 0
+    waiting: int = 0
     idle: int = 0
     rest: int = 0
     asked: int = 0
@@ -26,7 +26,7 @@ class Sum(msgspec.Struct):
 
     @property
     def total(self) -> int:
-        return self.live + self.cached + self.shelved + self.idle + self.rest
+        return self.live + self.cached + self.waiting + self.idle + self.rest
 
     def add(self, block: Block) -> None:
         setattr(self, block.state, getattr(self, block.state) + block.bytes)

@@ -81,13 +81,13 @@ class Timeline(msgspec.Struct, frozen=True, tag="timeline"):
     caption: str = ""
 
 
-MemoryState = Literal["live", "cached", "shelved", "idle", "rest", "none"]
+MemoryState = Literal["live", "cached", "waiting", "idle", "rest", "none"]
 
 # The states as readers know them; "none" is nobody's memory and has no name.
 MEMORY_NAMES: dict[MemoryState, str] = {
     "live": "in use",
     "cached": "cached",
-    "shelved": "waiting",
+    "waiting": "waiting",
     "idle": "idle",
     "rest": "rest",
 }

@@ -11,7 +11,7 @@ LEVELS = "▁▂▃▄▅▆▇█"  # eighths of a cell in use
 SIGNS: dict[MemoryState, str] = {
     "live": "█",
     "cached": "c",
-    "shelved": "w",
+    "waiting": "w",
     "idle": "·",
     "rest": "-",
     "none": " ",
@@ -19,7 +19,7 @@ SIGNS: dict[MemoryState, str] = {
 COLOURS: dict[MemoryState, str] = {
     "live": "blue",
     "cached": "green",
-    "shelved": "yellow",
+    "waiting": "yellow",
     "idle": "dim",
     "rest": "dim",
     "none": "",

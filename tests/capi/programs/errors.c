@@ -49,7 +49,7 @@ int main(void) {
     options.cache_bytes = (uint64_t)1 << 40;
     say_last("cache of a stream", vramkit_pool_create(&options));
     vramkit_pool_options_init(&options);
-    options.classes = VRAMKIT_CLASSES_SEED;
+    options.size_classes = VRAMKIT_CLASSES_POWER_OF_TWO;
     options.alignment = 512;
     say_last("aligned", vramkit_pool_create(&options));
     vramkit_pool_options_init(&options);
@@ -63,7 +63,7 @@ int main(void) {
     say_last("device", vramkit_pool_create(&options));
     /* A program built when the struct ended after `device`. */
     memset(&options, 0xff, sizeof options);
-    options.size = offsetof(vramkit_pool_options, classes);
+    options.size = offsetof(vramkit_pool_options, size_classes);
     options.device = 0;
     pool = vramkit_pool_create(&options);
     say_last("older options", pool);

@@ -1,6 +1,6 @@
 // A tool for the tests: what NVTX tells it of memory, kept and judged. Built and loaded by
 // test_nvtx.py; the functions at the end are for that test.
-#include "pool/nvtx_abi.h"
+#include "pool/nvtx/nvtx_abi.h"
 
 #include <cstring>
 #include <iterator>

@@ -1,0 +1,55 @@
+// Events that nobody uses now, for the next that records one.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "driver/table.h"
+
+namespace vramkit {
+
+// EventPool that no fence uses now: to make one costs more than to record it. From any thread.
+class EventPool {
+  public:
+    explicit EventPool(const DriverTable& call) : call_(call) {}
+    ~EventPool() { drop(); }
+    EventPool(const EventPool&) = delete;
+    EventPool& operator=(const EventPool&) = delete;
+
+    const DriverTable& call() const { return call_; }
+    // Null where the driver refuses.
+    CUevent take() {
+        const std::lock_guard guard(lock_);
+        CUevent event = nullptr;
+        if (!spare_.empty()) {
+            event = spare_.back();
+            spare_.pop_back();
+        } else if (call_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+            return nullptr;
+        }
+        return event;
+    }
+    void give(CUevent event) {
+        const std::lock_guard guard(lock_);
+        spare_.push_back(event);
+    }
+    // What the driver refuses is spare still.
+    void drop() {
+        const std::lock_guard guard(lock_);
+        std::erase_if(spare_, [this](CUevent event) {
+            return call_.cuEventDestroy_v2(event) == CUDA_SUCCESS;
+        });
+    }
+    // The driver no longer knows them.
+    void forget() {
+        const std::lock_guard guard(lock_);
+        spare_.clear();
+    }
+
+  private:
+    const DriverTable& call_;
+    std::mutex lock_;
+    std::vector<CUevent> spare_;
+};
+
+}  // namespace vramkit

@@ -1,0 +1,38 @@
+// What a slow path puts in force for its time: the pool's context, and a capture mode in which
+// nobody's graph capture breaks by what we do.
+#pragma once
+
+#include "driver/table.h"
+
+namespace vramkit {
+
+class SlowPathScope {
+  public:
+    SlowPathScope(const DriverTable& call, CUcontext context) : call_(call) {
+        CUcontext current = nullptr;
+        const bool known = call_.cuCtxGetCurrent(&current) == CUDA_SUCCESS;
+        if (known && current == nullptr) {
+            // Nothing to restore: like the CUDA runtime, leave ours to the thread's next calls.
+            call_.cuCtxSetCurrent(context);
+        } else {
+            pushed_ = !(known && current == context) &&
+                      call_.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+        }
+        relaxed_ = call_.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
+    }
+    ~SlowPathScope() {
+        if (relaxed_) call_.cuThreadExchangeStreamCaptureMode(&mode_);
+        CUcontext popped = nullptr;
+        if (pushed_) call_.cuCtxPopCurrent_v2(&popped);
+    }
+    SlowPathScope(const SlowPathScope&) = delete;
+    SlowPathScope& operator=(const SlowPathScope&) = delete;
+
+  private:
+    const DriverTable& call_;
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool pushed_ = false;
+    bool relaxed_ = false;
+};
+
+}  // namespace vramkit

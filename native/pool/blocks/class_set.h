@@ -1,0 +1,34 @@
+// Some of the size classes: a bit for each.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+
+#include "pool/blocks/size_classes.h"
+
+namespace vramkit::pool {
+
+class ClassSet {
+  public:
+    void set(ClassIndex index) { word_of(index) |= bit_of(index); }
+    void clear(ClassIndex index) { word_of(index) &= ~bit_of(index); }
+    // The first from this on; kClasses: there is none.
+    ClassIndex next(ClassIndex from) const {
+        for (std::size_t word = from / 64; word < words_.size(); ++word, from = 0) {
+            const std::uint64_t ahead = words_[word] >> from % 64;
+            if (ahead != 0) {
+                return static_cast<ClassIndex>(64 * word + from % 64) + std::countr_zero(ahead);
+            }
+        }
+        return kClasses;
+    }
+
+  private:
+    std::uint64_t& word_of(ClassIndex index) { return words_[index / 64]; }
+    static std::uint64_t bit_of(ClassIndex index) { return std::uint64_t{1} << index % 64; }
+
+    std::array<std::uint64_t, (kClasses + 63) / 64> words_{};
+};
+
+}  // namespace vramkit::pool

@@ -1,0 +1,57 @@
+// Which slab holds an address: one entry for each 64 KiB of the pool's addresses.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "pool/types.h"
+
+namespace vramkit::pool {
+
+class PageMap {
+  public:
+    // The table takes host memory only where it is written. Null: there is none.
+    static std::unique_ptr<PageMap> over(std::uint64_t base, std::uint64_t bytes) {
+        const std::size_t size = bytes / kSpan * sizeof(Entry);
+        void* const table = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (table == MAP_FAILED) return nullptr;
+        return std::unique_ptr<PageMap>(new PageMap(base, bytes, static_cast<Entry*>(table)));
+    }
+    ~PageMap() { munmap(table_, whole_ / kSpan * sizeof(Entry)); }
+    PageMap(const PageMap&) = delete;
+    PageMap& operator=(const PageMap&) = delete;
+
+    // Null for a foreign address. No lock: two loads.
+    Slab* slab_of(std::uint64_t address) const {
+        if (address - base_ >= bytes_.load(std::memory_order_relaxed)) return nullptr;
+        return table_[(address - base_) / kSpan].load(std::memory_order_acquire);
+    }
+    // Of a large block only the start is entered: no other address of it may be freed.
+    void enter(Slab& slab) { set(slab, &slab); }
+    void remove(const Slab& slab) { set(slab, nullptr); }
+    // Every address is foreign from now on.
+    void shut() { bytes_.store(0, std::memory_order_relaxed); }
+
+  private:
+    using Entry = std::atomic<Slab*>;
+
+    PageMap(std::uint64_t base, std::uint64_t bytes, Entry* table)
+        : base_(base), whole_(bytes), bytes_(bytes), table_(table) {}
+    void set(const Slab& slab, Slab* owner) {
+        Entry* const first = table_ + (slab.address - base_) / kSpan;
+        const std::uint64_t entries = slab.large ? 1 : slab.bytes / kSpan;
+        for (std::uint64_t i = 0; i < entries; ++i)
+            first[i].store(owner, std::memory_order_release);
+    }
+
+    const std::uint64_t base_;
+    const std::uint64_t whole_;
+    std::atomic<std::uint64_t> bytes_;
+    Entry* const table_;
+};
+
+}  // namespace vramkit::pool

@@ -1,0 +1,68 @@
+// The pool's addresses: one range, and the holes in it.
+//
+// The range is a reservation, where memory is mapped, or, for tools that know no other memory
+// (nvtx.h), one allocation of the driver.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "base/failure.h"
+#include "pool/blocks/size_classes.h"
+
+namespace vramkit::pool {
+
+// Sizes and addresses are multiples of kPage. Called with the pool's lock held.
+class Addresses {
+  public:
+    // Four times the card: addresses cost nothing, and a hole between extents of different sizes
+    // then hardly ever matters.
+    static std::unique_ptr<Addresses> reserve(const DriverTable& call, std::uint64_t card_bytes,
+                                              Failure& why);
+    // `bytes` with their memory, by one cuMemAlloc.
+    static std::unique_ptr<Addresses> allocate(const DriverTable& call, std::uint64_t bytes,
+                                               Failure& why);
+    ~Addresses() { release(); }
+    Addresses(const Addresses&) = delete;
+    Addresses& operator=(const Addresses&) = delete;
+
+    std::uint64_t base() const { return base_; }
+    std::uint64_t bytes() const { return bytes_; }  // 0: given back
+    // Memory is behind them all: none is mapped, and none moves.
+    bool have_memory() const { return allocation_ != 0; }
+    std::uint64_t allocation() const { return allocation_; }  // its start, at or below base()
+    std::uint64_t allocation_bytes() const { return bytes_ + kPage; }
+
+    // The start of the smallest hole that fits, then the lowest. 0: none fits.
+    std::uint64_t take(std::uint64_t bytes);
+    // Exactly these addresses. False: some of them are taken, and nothing has changed.
+    bool take_at(std::uint64_t address, std::uint64_t bytes);
+    void give(std::uint64_t address, std::uint64_t bytes);
+    const std::map<std::uint64_t, std::uint64_t>& holes() const { return holes_; }  // begin -> end
+
+    // Gives the range back; nothing may be mapped in it. Where the driver refuses, the end tries
+    // again.
+    void release();
+    // The driver no longer knows the range.
+    void forget();
+
+  private:
+    using Holes = std::map<std::uint64_t, std::uint64_t>;
+
+    explicit Addresses(const DriverTable& call) : call_(call) {}
+    void own(std::uint64_t base, std::uint64_t bytes);
+    void add(std::uint64_t begin, std::uint64_t end);
+    Holes::iterator remove(Holes::iterator hole);
+
+    const DriverTable& call_;
+    std::uint64_t base_ = 0;
+    std::uint64_t bytes_ = 0;
+    CUdeviceptr allocation_ = 0;  // 0: a reservation
+    Holes holes_;
+    std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;  // bytes, begin
+};
+
+}  // namespace vramkit::pool

@@ -1,0 +1,133 @@
+// Large blocks that a stream has freed, in other sizes than they had: joined where they are
+// neighbours, and cut. The stream may have all of it at once, so nobody waits and the driver is not
+// called.
+#include <algorithm>
+#include <new>
+#include <span>
+#include <vector>
+
+#include "base/rules.h"
+#include "pool/pool.h"
+
+namespace vramkit::pool {
+namespace {
+
+constexpr std::size_t kSpareRecords = 64;  // of a stream cache
+
+struct FreeRange {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    ClassIndex index = 0;
+    std::uint32_t at = 0;  // in the bin of its class
+};
+
+std::vector<FreeRange> by_address(const StreamCache& stream_cache) {
+    std::vector<FreeRange> ranges;
+    ranges.reserve(stream_cache.large_blocks);
+    for (ClassIndex index = stream_cache.next_filled(kFirstLarge); index < kClasses;
+         index = stream_cache.next_filled(index + 1)) {
+        const auto& blocks = stream_cache.bins[index].blocks;
+        for (std::uint32_t at = 0; at < blocks.size(); ++at) {
+            const Extent extent = blocks[at].block.slab->extent();
+            ranges.push_back({extent.address, extent.end(), index, at});
+        }
+    }
+    std::ranges::sort(ranges, {}, &FreeRange::begin);
+    return ranges;
+}
+
+// What lies side by side becomes one block, behind the newest of its fences.
+void join_neighbours(StreamCache& stream_cache, LargeBlocks& large) {
+    const std::vector<FreeRange> ranges = by_address(stream_cache);
+    std::vector<std::span<const FreeRange>> stretches;
+    for (std::size_t first = 0, next = 1; first < ranges.size(); first = next++) {
+        while (next < ranges.size() && ranges[next].begin == ranges[next - 1].end) ++next;
+        if (next - first > 1) stretches.push_back(std::span(ranges).subspan(first, next - first));
+    }
+    stream_cache.fresh = 0;
+    if (stretches.empty()) return;
+    for (const auto& stretch : stretches) {
+        const std::uint64_t bytes = stretch.back().end - stretch.front().begin;
+        stream_cache.make_room(class_served_by(bytes), stretches.size());
+    }
+    std::vector<StreamCache::Entry> joined;
+    joined.reserve(stretches.size());
+    std::vector<BlockRef> blocks;
+    blocks.reserve(ranges.size());
+    stream_cache.spare.reserve(stream_cache.spare.size() + ranges.size());
+    for (const auto& stretch : stretches) {
+        blocks.clear();
+        Fences::Number newest = 0;
+        for (const FreeRange& range : stretch) {
+            const auto [block, fence] = stream_cache.take_leaving_gap(range.index, range.at);
+            blocks.push_back(block);
+            newest = is_broken(Rule::joined_block_keeps_newest_fence) ? 0 : std::max(newest, fence);
+        }
+        joined.push_back({large.join(blocks, stream_cache.spare), newest});
+    }
+    stream_cache.close_gaps();
+    for (const StreamCache::Entry& each : joined) stream_cache.put_back(each);
+    large.keep(stream_cache.spare, kSpareRecords);
+}
+
+struct Wanted {
+    ClassIndex index = 0;
+    const HandleBounds& bounds;
+    std::uint64_t cut_up_to = 0;
+    std::uint64_t bytes = class_bytes(index);
+
+    // Whether the front of a block serves: as it is, or cut off without much loss.
+    bool is_front_of(const Extent& block) const {
+        return block.bytes <= with_excess(bytes) ||
+               bounds.may_cut(block, block.address + bytes, cut_up_to);
+    }
+};
+
+// A block of the smallest class that has one, the newest.
+StreamCache::Entry take_smallest(StreamCache& stream_cache, const Wanted& wanted) {
+    for (ClassIndex index = stream_cache.next_filled(wanted.index); index < kClasses;
+         index = stream_cache.next_filled(index + 1)) {
+        const auto& blocks = stream_cache.bins[index].blocks;
+        for (std::size_t at = blocks.size(); at-- > 0;) {
+            if (wanted.is_front_of(blocks[at].block.slab->extent())) {
+                return stream_cache.take_at(index, at);
+            }
+        }
+    }
+    return {};
+}
+
+}  // namespace
+
+// A large block for the stream, out of what it has free. Cuts whole handles of so many bytes.
+BlockRef Pool::split_or_join(const ThreadCache& cache, ClassIndex index, std::uint64_t cut_up_to) {
+    if (cache.stream_cache == nullptr || !is_large(index)) return {};
+    // A tool is told that a graph uses its blocks as they are.
+    if (nvtx_ != nullptr && is_capture(cache.number)) return {};
+    const std::uint64_t bytes = class_bytes(index);
+    const Wanted wanted{index, extents_->bounds(), cut_up_to};
+    StreamCache& stream_cache = *cache.stream_cache;
+    const std::lock_guard guard(stream_cache.lock);
+    if (stream_cache.ended || stream_cache.bytes < bytes) return {};
+    // When as many are new as there are: so it costs each of them little, however many they are.
+    if (stream_cache.fresh >= stream_cache.large_blocks) join_neighbours(stream_cache, *large_);
+    StreamCache::Entry found = take_smallest(stream_cache, wanted);
+    if (found.block.slab == nullptr && stream_cache.fresh > 0) {
+        join_neighbours(stream_cache, *large_);
+        found = take_smallest(stream_cache, wanted);
+    }
+    if (found.block.slab == nullptr) return {};
+    ++stream_cache.hits;
+    if (found.block.bytes() > with_excess(bytes)) {
+        try {
+            stream_cache.make_room(class_served_by(found.block.bytes() - bytes), 1);
+            stream_cache.put_back({large_->cut(found.block, bytes, stream_cache.spare),
+                                   is_broken(Rule::split_block_keeps_fence) ? 0 : found.fence});
+        } catch (const std::bad_alloc&) {
+            // The host has no memory for another record: the block stays whole.
+        }
+    }
+    return found.block;
+}
+
+}  // namespace vramkit::pool

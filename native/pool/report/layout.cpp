@@ -1,0 +1,151 @@
+// Where everything is, and whether that adds up.
+#include <algorithm>
+#include <array>
+#include <mutex>
+
+#include "pool/pool.h"
+
+namespace vramkit::pool {
+
+Pool::Layout Pool::layout() {
+    const std::lock_guard guard(lock_);
+    Layout layout;
+    const auto add_extent = [&](const Extent& extent, Layout::Use use) {
+        std::vector<std::uint64_t> pieces;
+        extents_->each_part(extent, [&](std::uint64_t bytes) { pieces.push_back(bytes); });
+        layout.extents.push_back({extent.address, extent.bytes, std::move(pieces), use});
+    };
+    // Streams first, captures after them: the mapping of a number in the list.
+    const auto mapping = [&](std::uint32_t number) {
+        return is_capture(number)
+                   ? static_cast<std::int64_t>(streams_.size() + (number & ~kCaptureBit))
+                   : std::int64_t{number};
+    };
+    const auto add_block = [&](const Slab& slab, std::uint32_t number) {
+        const Block& block = slab.record(number);
+        const State state = block.state();
+        const std::uint64_t asked = block.with_user() ? slab.asked_for(block) : 0;
+        layout.blocks.push_back({slab.address + number * slab.block_bytes, slab.block_bytes, asked,
+                                 state, state == State::idle ? -1 : mapping(block.stream())});
+    };
+    for (const auto& [address, segment] : slabs_->segments()) {
+        add_extent(segment->extent, Layout::Use::slabs);
+    }
+    {
+        std::vector<std::unique_lock<BriefMutex>> guards;  // nobody cuts or joins meanwhile
+        for (const auto* list : {&stream_caches_, &arenas_}) {
+            for (const auto& stream_cache : *list) guards.emplace_back(stream_cache->lock);
+        }
+        large_->each([&](const Slab& slab) {
+            add_extent(slab.extent(), Layout::Use::block);
+            add_block(slab, 0);
+        });
+    }
+    extents_->each_idle([&](const Extent& extent) { add_extent(extent, Layout::Use::idle); });
+    std::sort(layout.extents.begin(), layout.extents.end(),
+              [](const auto& a, const auto& b) { return a.address < b.address; });
+    for (const auto& [address, slab] : slabs_->all()) {
+        layout.slabs.push_back({slab->address, slab->bytes, slab->block_bytes, slab->count});
+        for (std::uint32_t i = 0; i < slab->count; ++i) add_block(*slab, i);
+    }
+    std::sort(layout.blocks.begin(), layout.blocks.end(),
+              [](const auto& a, const auto& b) { return a.address < b.address; });
+    for (const auto* list : {&streams_, &captures_}) {
+        for (const Known& each : *list) {
+            const bool lives = each.stream_cache != nullptr;
+            layout.streams.push_back({lives ? each.stream_cache->stream.id : 0, list == &captures_,
+                                      !lives || each.stream_cache->ended});
+        }
+    }
+    return layout;
+}
+
+std::string Pool::check_invariants() {
+    const std::lock_guard guard(lock_);
+    std::unordered_map<const Slab*, std::array<std::uint64_t, 6>> found;
+    std::string wrong;
+    const auto count = [&](const BlockRef& block, State state, ClassIndex index,
+                           const char* where) {
+        if (block.block().state() != state) {
+            wrong += std::string("a block in ") + where + " has another state; ";
+        }
+        if (block.slab->index != index) wrong += "a block is in the bin of another class; ";
+        ++found[block.slab][static_cast<std::size_t>(state)];
+    };
+    for (const auto& cache : caches_) {
+        std::uint64_t bytes = 0;
+        for (ClassIndex index = 0; index < kClasses; ++index) {
+            const ThreadCache::Bin& bin = cache->bins[index];
+            if (bin.low > bin.blocks.size())
+                wrong += "a low fence of a cache is above its blocks; ";
+            for (const BlockRef& block : bin.blocks) {
+                bytes += block.bytes();
+                count(block, State::cached, index, "a cache");
+            }
+        }
+        if (bytes != cache->bytes) wrong += "the bytes of a cache do not add up; ";
+    }
+    for (const auto* list : {&stream_caches_, &arenas_}) {
+        for (const auto& stream_cache : *list) {
+            std::uint64_t bytes = 0, large = 0;
+            for (ClassIndex index = 0; index < kClasses; ++index) {
+                const StreamCache::Bin& bin = stream_cache->bins[index];
+                if (is_large(index)) large += bin.blocks.size();
+                if ((stream_cache->next_filled(index) == index) == bin.blocks.empty()) {
+                    wrong += "a stream_cache does not know where it has blocks; ";
+                }
+                if (std::max(bin.low, bin.leaving) > bin.blocks.size()) {
+                    wrong += "a fence of a stream_cache is above its blocks; ";
+                }
+                Fences::Number before = 0;
+                for (const auto& [block, fence] : bin.blocks) {
+                    bytes += block.bytes();
+                    count(block, State::stream_cached, index, "a stream_cache");
+                    if (fence < before) wrong += "the fences of a stream_cache are out of order; ";
+                    before = fence;
+                }
+            }
+            if (bytes != stream_cache->bytes)
+                wrong += "the bytes of a stream_cache do not add up; ";
+            if (large != stream_cache->large_blocks) wrong += "a stream_cache has miscounted; ";
+        }
+    }
+    held_blocks_.each([&](const BlockRef& block) {
+        count(block, State::held, block.slab->index, "the list of held ones");
+    });
+    std::vector<Extent> held;
+    const auto check_slab = [&](const Slab& slab) {
+        std::uint64_t live = 0;
+        for (std::uint32_t i = 0; i < slab.count; ++i) {
+            live += slab.record(i).with_user();
+        }
+        const auto& in = found[&slab];
+        if (live + in[2] + in[3] + in[5] + slab.idle.size() != slab.count) {
+            wrong += "a block is nowhere or twice; ";
+        }
+    };
+    std::array<std::uint64_t, kClasses> idle{};
+    for (const auto& [address, slab] : slabs_->all()) {
+        check_slab(*slab);
+        idle[slab->index] += slab->idle.size();
+    }
+    for (ClassIndex index = 0; index < kClasses; ++index) {
+        if (idle[index] != slabs_->idle_blocks(index)) wrong += "idle blocks do not add up; ";
+    }
+    std::uint64_t free_spans = 0;
+    large_->each([&](const Slab& slab) {
+        held.push_back(slab.extent());
+        check_slab(slab);
+    });
+    for (const auto& [address, segment] : slabs_->segments()) {
+        held.push_back(segment->extent);
+        free_spans += segment->free;
+        if (segment->used.count() + segment->free != segment->spans) {
+            wrong += "the spans of a segment do not add up; ";
+        }
+    }
+    if (free_spans * kSpan != slabs_->free_span_bytes()) wrong += "free spans do not add up; ";
+    return wrong + extents_->check(&held);
+}
+
+}  // namespace vramkit::pool

@@ -1,0 +1,240 @@
+// What a stream's threads have freed and do not keep themselves: theirs again at once, another
+// stream's behind a fence.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/brief_mutex.h"
+#include "base/fences.h"
+#include "base/rules.h"
+#include "pool/blocks/class_set.h"
+#include "pool/blocks/large_blocks.h"
+#include "pool/types.h"
+
+namespace vramkit::pool {
+
+// Under its own lock, which is taken after the pool's and before biased locks. Driver calls are
+// made with it only to record fences, to ask for them and to let other streams wait for them.
+class StreamCache {
+  public:
+    struct Entry {
+        BlockRef block;
+        Fences::Number fence = 0;  // anybody may have the block when this has passed
+    };
+    struct Bin {
+        std::vector<Entry> blocks;  // in the order of their fences
+        std::size_t low = 0;        // fewest since the last look: these the stream did not need
+        std::size_t unneeded = 0;   // came from caches that did not need them
+        std::size_t leaving = 0;    // of the oldest: these go as soon as their work is done
+    };
+
+    StreamCache(EventPool& events, std::uint32_t number_, StreamRef stream_)
+        : number(number_), stream(stream_), fences(events) {}
+
+    const std::uint32_t number;
+    StreamRef stream;
+    BriefMutex lock;
+    Fences fences;
+    // The stream is no more; what is freed later waits for its last fence.
+    bool ended = false;
+    Fences::Number last_fence = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t bytes_since_fence = 0;  // put here since the last
+    Fences::Number awaited = 0;           // a number without a fence that somebody waits for
+    std::uint64_t hits = 0;               // requests served from here since the last reset
+    std::uint64_t recorded = 0;           // fences likewise
+    std::size_t large_blocks = 0;
+    std::size_t fresh = 0;  // large blocks put here since neighbours were joined, or fewer
+    LargeBlocks::Spare spare;
+    std::array<Bin, kClasses> bins;
+
+    void put(BlockRef block) { put(block.slab->index, {&block, 1}); }
+    // Several blocks of a class, or none where the host has no memory. Their bytes.
+    std::uint64_t put(ClassIndex index, std::span<const BlockRef> blocks) {
+        make_room(index, blocks.size());
+        const Fences::Number fence = ended                                       ? last_fence
+                                     : is_broken(Rule::fence_is_behind_the_free) ? fences.open() - 1
+                                                                                 : fences.open();
+        auto& to = bins[index].blocks;
+        std::uint64_t sum = 0;
+        for (const BlockRef& block : blocks) {
+            block.block().set(State::stream_cached, number, 0);
+            to.push_back({block, fence});
+            sum += block.bytes();
+        }
+        bytes += sum;
+        bytes_since_fence += sum;
+        if (!blocks.empty()) note_filled(index, blocks.size());
+        if (is_large(index)) fresh += blocks.size();
+        return sum;
+    }
+    // A block of memory that was here before, behind its fence.
+    void put_back(const Entry& stream_cached) {
+        stream_cached.block.block().set(State::stream_cached, number, 0);
+        const ClassIndex index = stream_cached.block.slab->index;
+        auto& blocks = bins[index].blocks;
+        blocks.insert(std::ranges::upper_bound(blocks, stream_cached.fence, {}, &Entry::fence),
+                      stream_cached);
+        bytes += stream_cached.block.bytes();
+        note_filled(index, 1);
+    }
+    // One of them, by its mapping in the bin of its class.
+    Entry take_at(ClassIndex index, std::size_t at) {
+        Bin& bin = bins[index];
+        const Entry stream_cached = bin.blocks[at];
+        bin.blocks.erase(bin.blocks.begin() + static_cast<std::ptrdiff_t>(at));
+        bin.leaving -= at < bin.leaving;
+        bytes -= stream_cached.block.bytes();
+        note_taken(index, 1);
+        return stream_cached;
+    }
+    // One of several that are taken together: close_gaps() comes next.
+    Entry take_leaving_gap(ClassIndex index, std::size_t at) {
+        Entry& entry = bins[index].blocks[at];
+        bytes -= entry.block.bytes();
+        gaps_.set(index);
+        return std::exchange(entry, {{}, entry.fence});
+    }
+    void close_gaps() {
+        const auto is_gap = [](const Entry& each) { return each.block.slab == nullptr; };
+        for (ClassIndex index = gaps_.next(0); index < kClasses; index = gaps_.next(index + 1)) {
+            Bin& bin = bins[index];
+            const auto stay = bin.blocks.begin() + static_cast<std::ptrdiff_t>(bin.leaving);
+            bin.leaving -=
+                static_cast<std::size_t>(std::count_if(bin.blocks.begin(), stay, is_gap));
+            note_taken(index, std::erase_if(bin.blocks, is_gap));
+        }
+        gaps_ = {};
+    }
+    // The first class from this on that has blocks; kClasses: none.
+    ClassIndex next_filled(ClassIndex from) const { return filled_.next(from); }
+    // So that as many puts of a class cannot fail.
+    void make_room(ClassIndex index, std::size_t count) {
+        auto& blocks = bins[index].blocks;
+        const std::size_t needed = blocks.size() + count;
+        if (needed > blocks.capacity()) blocks.reserve(std::max(needed, 2 * blocks.size()));
+    }
+    // The newest block of a class, for the stream itself.
+    BlockRef take_newest(ClassIndex index) {
+        const std::size_t held = bins[index].blocks.size();
+        return held > 0 ? take_at(index, held - 1).block : BlockRef{};
+    }
+    // The oldest block of a class for another stream, which waits on the GPU for its fence.
+    BlockRef take_oldest(ClassIndex index, CUstream waits) {
+        const Bin& bin = bins[index];
+        if (bin.blocks.empty()) return {};
+        if (!fences.is_recorded(bin.blocks.front().fence)) record_fence();
+        if (is_broken(Rule::stream_waits_on_the_gpu)) return take_newest(index);
+        if (!fences.wait_on_gpu(bin.blocks.front().fence, waits)) return {};
+        return take_at(index, 0).block;
+    }
+    // The oldest `most` blocks of a class that have passed, for anybody.
+    void take_passed(ClassIndex index, std::size_t most, std::vector<BlockRef>& out) {
+        Bin& bin = bins[index];
+        std::size_t count = 0;
+        while (count < bin.blocks.size() && count < most &&
+               fences.has_passed(bin.blocks[count].fence)) {
+            out.push_back(bin.blocks[count].block);
+            bytes -= bin.blocks[count].block.bytes();
+            ++count;
+        }
+        bin.blocks.erase(bin.blocks.begin(),
+                         bin.blocks.begin() + static_cast<std::ptrdiff_t>(count));
+        bin.leaving -= std::min(bin.leaving, count);
+        note_taken(index, count);
+    }
+    bool has_unfenced() const {
+        if (awaited != 0 && !fences.is_recorded(awaited) && !fences.has_passed(awaited))
+            return true;
+        if (bytes_since_fence == 0) return false;
+        for (ClassIndex index = next_filled(0); index < kClasses; index = next_filled(index + 1)) {
+            if (!fences.is_recorded(bins[index].blocks.back().fence)) return true;
+        }
+        return false;
+    }
+    // Whether another thread than one that was just given the stream may use its handle. That of
+    // the per-thread default stream means another stream on every thread.
+    bool can_record_fence() const {
+        return stream.durable && !ended && stream.capture == 0 &&
+               stream.handle != VRAMKIT_STREAM_PER_THREAD;
+    }
+    // Fences what is unfenced, where that can be done.
+    void record_fence() {
+        if (can_record_fence() && has_unfenced()) record();
+    }
+    // The same on a thread that the stream was just given to.
+    void record_fence_here() {
+        if (names_the_stream_here() && has_unfenced()) record();
+    }
+    // A fence behind all that the stream holds now, on a thread that the stream was just given to.
+    // Where none is to be had, somebody else records it, or the card is waited for.
+    Fences::Number fence_point_here() {
+        const Fences::Number point = fences.open();
+        if (stream.capture == 0 && names_the_stream_here()) record();
+        if (!fences.is_recorded(point)) awaited = point;
+        return point;
+    }
+    // The point up to which the stream holds work now. Where its handle cannot be used it gets its
+    // fence when somebody can.
+    Fences::Number point_now(bool given) {
+        if (ended) return last_fence;
+        if (given || can_record_fence()) return fence_point_here();
+        awaited = fences.open();
+        return awaited;
+    }
+    // Whether the work before a point is done. Never waits.
+    bool is_past(Fences::Number point) {
+        if (!fences.is_recorded(point) && can_record_fence()) record();
+        fences.ask();
+        return fences.has_passed(point);
+    }
+    // Waits for all that has a fence, without this lock but with the pool's: the stream's threads
+    // go on meanwhile, and nobody else waits.
+    void wait(std::unique_lock<BriefMutex>& guard) {
+        const std::optional<Fences::Pinned> last = fences.pin_last();
+        if (!last) return;
+        guard.unlock();
+        const bool done = fences.call().cuEventSynchronize(last->second) == CUDA_SUCCESS;
+        guard.lock();
+        fences.take_back(*last, done);
+    }
+    // The stream is about to go: the last fence, while it lives.
+    void end() {
+        last_fence = fence_point_here();
+        ended = true;
+    }
+
+  private:
+    void note_filled(ClassIndex index, std::size_t count) {
+        filled_.set(index);
+        if (is_large(index)) large_blocks += count;
+    }
+    void note_taken(ClassIndex index, std::size_t count) {
+        Bin& bin = bins[index];
+        bin.low = std::min(bin.low, bin.blocks.size());
+        if (bin.blocks.empty()) filled_.clear(index);
+        if (is_large(index)) large_blocks -= count;
+    }
+    void record() {
+        if (!fences.record(stream.handle)) return;
+        ++recorded;
+        bytes_since_fence = 0;
+    }
+    bool names_the_stream_here() const {
+        if (stream.handle != VRAMKIT_STREAM_PER_THREAD) return true;
+        // To ask a stream that is captured for its id breaks the capture.
+        if (is_captured(fences.call(), stream.handle)) return false;
+        unsigned long long id = 0;
+        return fences.call().cuStreamGetId(stream.handle, &id) == CUDA_SUCCESS && id == stream.id;
+    }
+
+    ClassSet filled_;  // have blocks
+    ClassSet gaps_;
+};
+
+}  // namespace vramkit::pool
