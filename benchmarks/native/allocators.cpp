@@ -10,8 +10,10 @@ namespace {
 
 using namespace bench;
 namespace pool = vramkit::pool;
+using vramkit::identify;
+using vramkit::StreamRef;
 
-[[noreturn]] void raise(const Failure& why) {
+[[noreturn]] void raise(const vramkit::Failure& why) {
     throw Failure(
         "the pool failed: " + why.message +
         (why.call.empty() ? "" : std::string(why.call) + " " + vramkit::error_name(why.code)));
@@ -19,9 +21,9 @@ namespace pool = vramkit::pool;
 
 // What the background thread does to a scattered card, done now.
 void tidy(pool::Pool& pool) {
-    Failure why;
+    vramkit::Failure why;
     pool.defragment(why);
-    if (why.kind != Failure::Kind::none) raise(why);
+    if (why.kind != vramkit::Failure::Kind::none) raise(why);
 }
 
 // A pool that gives idle memory back soon enough for the burst case to wait for it.
@@ -52,20 +54,20 @@ class Engine {
   public:
     Engine(std::shared_ptr<vramkit::Driver> driver, const Bench& bench, const pool::Config& config)
         : call_(driver->call()) {
-        Failure why;
+        vramkit::Failure why;
         pool_ = pool::Pool::open(std::move(driver), bench.gpu.device(), bench.context, config, why);
         if (pool_ == nullptr) raise(why);
     }
 
     std::uint64_t allocate(std::uint64_t bytes, const Lane& lane) {
-        Failure why;
+        vramkit::Failure why;
         const std::uint64_t address = pool_->malloc(bytes, Streams::ask(call_, lane), true, why);
-        if (address == 0 && why.kind != Failure::Kind::out_of_memory) [[unlikely]]
+        if (address == 0 && why.kind != vramkit::Failure::Kind::out_of_memory) [[unlikely]]
             raise(why);
         return address;
     }
     void deallocate(std::uint64_t address, std::uint64_t bytes, const Lane& lane) {
-        Failure why;
+        vramkit::Failure why;
         if (!pool_->free(address, bytes, Streams::ask(call_, lane), why)) [[unlikely]]
             raise(why);
     }
@@ -93,7 +95,7 @@ void measure_statistics(Bench& bench, Row row, Maker make) {
     const auto measure = [&](bool on) {
         pool::Config config = engine->pool().config();
         config.enable_stats = on;
-        Failure why;
+        vramkit::Failure why;
         if (!engine->pool().configure(config, why)) raise(why);
         return ns_a_pair({worker.for_seconds(bench.seconds / 2)});
     };
