@@ -14,6 +14,8 @@ class Checker {
     explicit Checker(const Driver& driver) {
         find(driver, "simBlockAlloc", block_allocated_);
         find(driver, "simBlockFree", block_freed_);
+        find(driver, "simBlockHold", block_held_);
+        find(driver, "simBlockRegion", region_);
         find(driver, "simRelyOnWaits", rely_on_waits_);
     }
 
@@ -24,6 +26,14 @@ class Checker {
     }
     void block_freed(std::uint64_t address, std::uint64_t bytes, CUstream stream) const {
         if (block_freed_ != nullptr) block_freed_(address, bytes, stream);
+    }
+    // Freed for the program, and kept from others until more than this stream is done with it.
+    void block_held(std::uint64_t address, std::uint64_t bytes, CUstream stream) const {
+        if (block_held_ != nullptr) block_held_(address, bytes, stream);
+    }
+    // Addresses that are handed out in blocks: an access outside of blocks is a mistake.
+    void region(std::uint64_t address, std::uint64_t bytes) const {
+        if (region_ != nullptr) region_(address, bytes);
     }
 
     // While it lives, this thread relies on waits that the driver does not promise, knowingly.
@@ -50,6 +60,8 @@ class Checker {
 
     void (*block_allocated_)(std::uint64_t, std::size_t, void*) = nullptr;
     void (*block_freed_)(std::uint64_t, std::size_t, void*) = nullptr;
+    void (*block_held_)(std::uint64_t, std::size_t, void*) = nullptr;
+    void (*region_)(std::uint64_t, std::size_t) = nullptr;
     void (*rely_on_waits_)(int) = nullptr;
 };
 

@@ -1,42 +1,50 @@
 // A wait for the card, by memory that is taken and freed for it.
 #include "base/device_sync.h"
-#include "base/rules.h"
 
+#include "base/rules.h"
 #include "base/sizes.h"
 
 namespace vramkit {
 
 bool DeviceSync::wait() {
-    if (!is_taken() && !take()) return false;
-    {
-        const Checker::RelyingOnWaits relying(checker_);
-        if (!is_broken(Rule::card_is_waited_for) && free() != CUDA_SUCCESS) return false;
-    }
-    forget();
-    return true;
-}
-
-// A page of its own: what shares one need not go back to the card when it is freed.
-bool DeviceSync::take() {
-    if (call_.cuMemAlloc_v2(&device_, kPage) == CUDA_SUCCESS) return true;
-    device_ = 0;
-    // The card is full, perhaps of what is waited for. cuMemFreeHost waits in the same way.
-    if (call_.cuMemHostAlloc(&host_, kPage, 0) == CUDA_SUCCESS) return true;
-    host_ = nullptr;
+    Page page;
+    if (!take(page)) return false;
+    const Checker::RelyingOnWaits relying(checker_);
+    if (is_broken(Rule::card_is_waited_for) || free(page) == CUDA_SUCCESS) return true;
+    const std::lock_guard guard(lock_);
+    left_.push_back(page);
     return false;
 }
 
-CUresult DeviceSync::free() {
-    return device_ != 0 ? call_.cuMemFree_v2(device_) : call_.cuMemFreeHost(host_);
+// A page of its own: what shares one need not go back to the card when it is freed.
+bool DeviceSync::take(Page& page) {
+    {
+        const std::lock_guard guard(lock_);
+        if (!left_.empty()) {
+            page = left_.back();
+            left_.pop_back();
+            return true;
+        }
+        left_.reserve(4);  // so that nothing is lost where the free fails
+    }
+    if (call_.cuMemAlloc_v2(&page.device, kPage) == CUDA_SUCCESS) return true;
+    page.device = 0;
+    // The card is full, perhaps of what is waited for. cuMemFreeHost waits in the same way.
+    return call_.cuMemHostAlloc(&page.host, kPage, 0) == CUDA_SUCCESS;
+}
+
+CUresult DeviceSync::free(const Page& page) const {
+    return page.device != 0 ? call_.cuMemFree_v2(page.device) : call_.cuMemFreeHost(page.host);
 }
 
 void DeviceSync::give_back() {
-    if (is_taken() && free() == CUDA_SUCCESS) forget();
+    const std::lock_guard guard(lock_);
+    std::erase_if(left_, [this](const Page& page) { return free(page) == CUDA_SUCCESS; });
 }
 
 void DeviceSync::forget() {
-    device_ = 0;
-    host_ = nullptr;
+    const std::lock_guard guard(lock_);
+    left_.clear();
 }
 
 }  // namespace vramkit

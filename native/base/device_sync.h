@@ -1,11 +1,14 @@
 // A wait on the host for all work of the context, which breaks nobody's capture.
 #pragma once
 
+#include <mutex>
+#include <vector>
+
 #include "base/checker.h"
 
 namespace vramkit {
 
-// One thread at a time, in its context and in relaxed capture mode.
+// From any thread, in the context and in relaxed capture mode.
 //
 // cuMemFree waits for whatever was issued before it, by anybody and on streams of any kind, and
 // leaves captures alone; cuCtxSynchronize breaks every one of the context. That it waits is
@@ -18,20 +21,24 @@ class DeviceSync {
 
     // False: nothing is known of what is under way.
     bool wait();
-    // What a wait that failed has left.
+    // What waits that failed have left.
     void give_back();
     // The driver no longer knows it.
     void forget();
 
   private:
-    bool is_taken() const { return device_ != 0 || host_ != nullptr; }
-    bool take();
-    CUresult free();
+    struct Page {
+        CUdeviceptr device = 0;
+        void* host = nullptr;
+    };
+
+    bool take(Page& page);
+    CUresult free(const Page& page) const;
 
     const DriverTable& call_;
     const Checker& checker_;
-    CUdeviceptr device_ = 0;
-    void* host_ = nullptr;
+    std::mutex lock_;
+    std::vector<Page> left_;  // that the driver refused to free
 };
 
 }  // namespace vramkit

@@ -8,7 +8,7 @@
 
 namespace vramkit {
 
-// EventPool that no fence uses now: to make one costs more than to record it. From any thread.
+// To make an event costs more than to record it. From any thread.
 class EventPool {
   public:
     explicit EventPool(const DriverTable& call) : call_(call) {}

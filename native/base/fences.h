@@ -4,11 +4,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <new>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/event_pool.h"
+#include "base/host_memory.h"
 #include "base/stream_ref.h"
 
 namespace vramkit {
@@ -42,37 +43,37 @@ class Fences {
             call.cuEventDestroy_v2(event);
             return false;
         }
-        try {
-            recorded_.emplace_back(open_, event);
-        } catch (const std::bad_alloc&) {
+        if (!if_host_memory_allows([&] { recorded_.emplace_back(open_, event); })) {
             call.cuEventDestroy_v2(event);
             return false;
         }
         covered_ = open_++;
-        if (recorded_.size() > kUnasked) ask();  // else a stream that only frees has ever more
+        if (recorded_.size() > kUnpolled) poll();  // else a stream that only frees has ever more
         return true;
     }
     // Asks the driver about the oldest fences until one has not passed. Never waits.
-    void ask() {
+    void poll() {
         while (!recorded_.empty() &&
                events_.call().cuEventQuery(recorded_.front().second) == CUDA_SUCCESS) {
             pass_oldest();
         }
     }
-    // The last event, for one thread to wait for without the lock that guards the fences: until it
-    // is back nobody records it again.
+    // The last event, for a thread to wait for without the lock that guards the fences: until it is
+    // unpinned nobody records it again.
     using Pinned = std::pair<Number, CUevent>;
     std::optional<Pinned> pin_last() {
         if (recorded_.empty()) return {};
-        pinned_ = recorded_.back().first;
+        pins_.push_back(recorded_.back().first);
         return recorded_.back();
     }
-    void take_back(const Pinned& last, bool has_passed) {
-        pinned_ = 0;
-        if (passed_ >= last.first) {
-            events_.give(last.second);  // somebody has asked meanwhile
-        } else if (has_passed) {
-            pass(last.first);
+    void unpin(const Pinned& last, bool has_passed) {
+        const auto pin = std::find(pins_.begin(), pins_.end(), last.first);
+        if (pin == pins_.end()) return;  // the driver has forgotten it meanwhile
+        pins_.erase(pin);
+        if (passed_ < last.first) {
+            if (has_passed) pass(last.first);
+        } else if (!is_pinned(last.first)) {
+            events_.give(last.second);  // somebody has polled meanwhile
         }
     }
     // The stream waits for the first fence that covers this number.
@@ -98,14 +99,20 @@ class Fences {
         recorded_.clear();
     }
     // The driver no longer knows the events.
-    void forget() { recorded_.clear(); }
+    void forget() {
+        recorded_.clear();
+        pins_.clear();
+    }
 
   private:
-    static constexpr std::size_t kUnasked = 8;
+    static constexpr std::size_t kUnpolled = 8;
 
+    bool is_pinned(Number number) const {
+        return std::find(pins_.begin(), pins_.end(), number) != pins_.end();
+    }
     void pass_oldest() {
         passed_ = recorded_.front().first;
-        if (passed_ != pinned_) events_.give(recorded_.front().second);
+        if (!is_pinned(passed_)) events_.give(recorded_.front().second);
         recorded_.pop_front();
     }
 
@@ -113,7 +120,7 @@ class Fences {
     Number open_ = 1;
     Number covered_ = 0;  // the last one with an event, or passed without
     Number passed_ = 0;
-    Number pinned_ = 0;  // of the event that somebody waits for
+    std::vector<Number> pins_;  // of events that somebody waits for
     std::deque<std::pair<Number, CUevent>> recorded_;
 };
 

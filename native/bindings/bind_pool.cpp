@@ -136,7 +136,7 @@ nb::dict counts(PoolEngine& self) {
 }
 
 nb::dict layout(PoolEngine& self) {
-    using Layout = pool::Pool::Layout;
+    using Layout = pool::Layout;
     pool::Pool& engine = self.engine();
     Layout now;
     {

@@ -1,25 +1,17 @@
-// The pool's beginning and end.
-#include "base/scopes.h"
+// The pool's beginning and end, its settings and its statistics.
+#include <algorithm>
+#include <string>
+#include <utility>
+
 #include "pool/pool.h"
-#include "pool/threads/threads.h"
+#include "pool/report/free_memory.h"
 
 namespace vramkit::pool {
 
-Pool::Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, std::uint64_t card_bytes,
-           const Config& config)
+Pool::Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, std::uint64_t card_bytes)
     : id_(next_listener_id()),
-      driver_(std::move(driver)),
-      call_(driver_->call()),
-      device_(device),
-      context_(context),
-      checker_(*driver_),
-      card_bytes_(card_bytes),
-      events_(call_),
-      device_sync_(call_, checker_),
-      background_thread_([this] { return maintain(); }) {
-    driver_clock_ = reinterpret_cast<double (*)()>(driver_->symbol("simNow"));
-    put_in_force(config);
-}
+      parts_(id_, std::move(driver), device, context, card_bytes),
+      maintenance_(parts_, lock_, closed_) {}
 
 std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUcontext context,
                                  const Config& config, Failure& why) {
@@ -31,45 +23,23 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
         return nullptr;
     }
     size_t card = 0;
-    if (const CUresult result = driver->call().cuDeviceTotalMem_v2(&card, device);
-        result != CUDA_SUCCESS) {
-        why = Failure::of_driver(result, "cuDeviceTotalMem_v2");
+    if (failed(driver->call().cuDeviceTotalMem_v2(&card, device), "cuDeviceTotalMem_v2", why)) {
         return nullptr;
     }
     // In a forked child the pool stays for ever: its thread is not there, its locks may be held by
     // threads that are not, and the driver is the parent's.
-    std::shared_ptr<Pool> pool(new Pool(std::move(driver), device, context, card, config),
-                               [](Pool* one) {
-                                   if (!one->forked()) delete one;
-                               });
-    const SlowPathScope scope(pool->call_, context);
-    pool->addresses_ = config.nvtx
-                           ? Addresses::allocate(pool->call_, round_up(config.limit, kPage), why)
-                           : Addresses::reserve(pool->call_, card, why);
-    if (pool->addresses_ == nullptr) {
-        if (config.nvtx && why.kind == Failure::Kind::out_of_memory) {
-            why.message = "nvtx takes the limit of " + std::to_string(config.limit) +
-                          " bytes at once, and the card has not as much free: lower the limit";
-        }
-        return nullptr;
-    }
-    pool->page_map_ = PageMap::over(pool->addresses_->base(), pool->addresses_->bytes());
-    if (pool->page_map_ == nullptr) {
-        why = Failure::bad_value("no host memory for the pool's table of addresses");
-        return nullptr;
-    }
-    if (config.nvtx) {
-        pool->nvtx_ =
-            NvtxMarks::make(pool->addresses_->allocation(), pool->addresses_->allocation_bytes());
-    }
-    pool->large_ = std::make_unique<LargeBlocks>(*pool->page_map_);
-    pool->slabs_ = std::make_unique<Slabs>(*pool->page_map_, pool->records_);
-    // Last: a pool that has them is whole, and ends as one.
-    pool->extents_ = std::make_unique<Extents>(pool->call_, device, *pool->addresses_);
-    pool->extents_->set_handle_bytes(pool->handle_bytes());
+    std::shared_ptr<Pool> pool(new Pool(std::move(driver), device, context, card), [](Pool* one) {
+        if (!one->forked()) delete one;
+    });
+    const SlowPathScope scope = pool->parts_.card.enter();
+    DeviceMemory& memory = pool->parts_.memory;
+    if (!memory.open(config, why)) return nullptr;
+    pool->nvtx_ = memory.nvtx();
+    pool->page_map_ = &memory.page_map();
+    pool->put_in_force(config);
     if (config.background) {
         // The first requests find it mapped; unused it goes back with time, which begins here.
-        pool->segment_wanted_ = true;
+        memory.want_segment(true);
         pool->step();
     }
     // From here on other threads may tell it of streams.
@@ -79,126 +49,269 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
 
 Pool::~Pool() {
     remove_listener(id_);
-    background_thread_.stop();
-    if (addresses_ == nullptr || abandoned_) return;
-    const SlowPathScope scope(call_, context_);
-    if (extents_ == nullptr) {  // host memory ran out while it was made
-        give_addresses_back();
+    maintenance_.stop();
+    if (parts_.card.forgotten) return;
+    const SlowPathScope scope = parts_.card.enter();
+    if (!parts_.memory.is_open()) {  // host memory ran out while it was made
+        parts_.memory.give_addresses_back();
         return;
     }
     // Whatever is still live goes too: nobody can free it any more.
-    if (extents_->handed_out() > 0 && !device_sync_.wait()) {
+    if (parts_.memory.extents().handed_out() > 0 && !parts_.streams.device_sync().wait()) {
         // Work may be under way, and there is no waiting for it: its memory ends with the context.
         forget_driver();
         return;
     }
-    for (const auto& [address, block] : direct_.all()) call_.cuMemFree_v2(address);
-    device_sync_.give_back();
-    streams_.clear();
-    captures_.clear();
-    stream_caches_.clear();
-    arenas_.clear();
-    caches_.clear();
-    events_.drop();
-    extents_ = nullptr;
-    give_addresses_back();
+    parts_.direct.give_everything_back();
+    parts_.streams.device_sync().give_back();
+    parts_.threads.clear();
+    parts_.streams.clear();
+    parts_.memory.give_everything_back();
+}
+
+// With the lock, or before anybody else knows the pool.
+void Pool::put_in_force(const Config& config) {
+    const Config& before = parts_.config;
+    if (class_maps_.empty() || config.size_classes != before.size_classes ||
+        config.alignment != before.alignment) {
+        class_maps_.push_back(std::make_unique<ClassMap>(config.size_classes, config.alignment));
+        class_map_.store(class_maps_.back().get(), std::memory_order_release);
+    }
+    maintenance_.configure(config);
+    parts_.memory.configure(config);
+    parts_.threads.configure(config);
+    stats_on_.store(config.enable_stats, std::memory_order_relaxed);
+    direct_on_.store(config.large == Large::direct, std::memory_order_relaxed);
+    parts_.config = config;
+}
+
+Config Pool::config() const {
+    const std::lock_guard guard(lock_);
+    return parts_.config;
+}
+
+bool Pool::configure(const Config& config, Failure& why) {
+    if (!is_valid(config, why)) return false;
+    const std::lock_guard guard(lock_);
+    if (!is_open(why)) return false;
+    const bool background = config.background != parts_.config.background;
+    if (background || config.nvtx != parts_.config.nvtx) {
+        why = Failure::bad_value(std::string(background ? "background" : "nvtx") +
+                                 " is decided when the pool is made");
+        return false;
+    }
+    if (config.nvtx && config.limit != parts_.config.limit) {
+        why = Failure::bad_value("limit is decided when the pool is made with nvtx");
+        return false;
+    }
+    put_in_force(config);
+    return true;
+}
+
+bool Pool::preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why) {
+    if (bytes == 0 || bytes > kLargestRequest || count == 0) {
+        why = Failure::bad_value("preallocate takes blocks of 1 to " +
+                                 std::to_string(kLargestRequest) + " bytes, and at least one");
+        return false;
+    }
+    const std::lock_guard guard(lock_);
+    if (!is_open(why)) return false;
+    const SlowPathScope scope = parts_.card.enter();
+    const ClassIndex index = class_map_.load(std::memory_order_relaxed)->of(bytes);
+    // Asked for more than there is, it takes nothing: not all there is, and then fails.
+    size_t free = 0, total = 0;
+    if (failed(parts_.card.call.cuMemGetInfo_v2(&free, &total), "cuMemGetInfo_v2", why)) {
+        return false;
+    }
+    if (count > parts_.memory.could_have(index, free)) {
+        why = Failure::out_of_memory();
+        why.message = std::to_string(count) + " blocks: " + explain(bytes, why);
+        return false;
+    }
+    const bool done = parts_.memory.preallocate(index, count, why);
+    maintenance_.notice();
+    if (!done && why.message.empty()) why.message = explain(bytes, why);
+    return done;
+}
+
+std::uint64_t Pool::defragment(Failure& why) {
+    const std::lock_guard guard(lock_);
+    if (!is_open(why)) return 0;
+    const SlowPathScope scope = parts_.card.enter();
+    parts_.collect();
+    const std::uint64_t moved = parts_.memory.join_idle(why);
+    parts_.memory.unmap_all_old();
+    return moved;
 }
 
 std::uint64_t Pool::trim(bool wait) {
-    std::uint64_t released = wait ? free_ended_direct() : 0;
-    const std::lock_guard guard(lock_);
-    if (abandoned_) return 0;
-    const SlowPathScope scope(call_, context_);
-    reclaim_caches();
-    released += give_back(wait);
-    events_.drop();
-    segment_wanted_ = false;  // who gives memory back wants none mapped ahead
+    std::unique_lock guard(lock_);
+    if (parts_.card.forgotten) return 0;
+    const SlowPathScope scope = parts_.card.enter();
+    std::uint64_t released = wait ? parts_.direct.free_ended(guard) : 0;
+    released += give_back(guard, wait);
+    if (parts_.card.forgotten) return released;
+    parts_.streams.events().drop();
+    parts_.memory.want_segment(false);  // who gives memory back wants none mapped ahead
     return released;
 }
 
 // What is done; wait: all of it. What has a fence goes first: the wait for the card takes a page.
-std::uint64_t Pool::give_back(bool wait) {
-    collect_all(wait ? Wait::for_streams : Wait::no);
-    free_segments(true);
-    std::uint64_t released = release_idle(Extents::kAnyTime);
-    if (wait && pass_unfenced()) {
-        // What was held is on its stream cache now, and goes the way of the others.
-        released += give_back(release_held(false));
+// All waits are made without the lock.
+std::uint64_t Pool::give_back(std::unique_lock<BriefMutex>& guard, bool wait) {
+    std::uint64_t released = 0;
+    const auto give = [&] {
+        if (parts_.card.forgotten) return;
+        parts_.collect();
+        released += parts_.memory.release_idle(Extents::kAnyTime);
+    };
+    if (wait) {
+        parts_.threads.drain_all();
+        parts_.streams.wait(guard);
     }
+    give();
+    if (!wait || parts_.card.forgotten) return released;
+    const std::uint64_t begun = parts_.held.begin_card_wait();
+    const bool for_held = parts_.held.bytes_awaiting_card() > 0;
+    if (!parts_.streams.wait_for_unfenced(guard, for_held)) return released;
+    if (parts_.card.forgotten) return released;
+    parts_.held.end_card_wait(begun);
+    // What was held is in the cache of its stream now, and goes the way of the others.
+    if (parts_.held.release()) parts_.streams.wait(guard);
+    give();
     return released;
 }
 
+void Pool::stream_closing(std::uint64_t id, CUstream handle) {
+    const std::lock_guard guard(lock_);
+    parts_.streams.handle_closing(handle);
+    const std::optional<std::uint32_t> number = parts_.streams.find(id);
+    if (closed() || !number) return;
+    const SlowPathScope scope = parts_.card.enter();
+    parts_.threads.end_stream(*number);
+    parts_.threads.drop_ended();
+}
+
+void Pool::cache_ending(ThreadCache* cache) {
+    const std::lock_guard guard(lock_);
+    std::optional<SlowPathScope> scope;
+    if (!parts_.card.forgotten) scope.emplace(parts_.card.call, parts_.card.context);
+    parts_.threads.retire(cache);
+}
+
 bool Pool::close(Failure& why) {
-    free_ended_direct();
     {
-        const std::lock_guard guard(lock_);
+        std::unique_lock guard(lock_);
         if (closed()) return true;
-        if (const std::int64_t live = usage_.live(); live > 0) {
+        parts_.direct.free_ended(guard);
+        if (const std::int64_t live = parts_.threads.usage.live(); live > 0) {
             why = Failure::bad_value("the pool cannot close: " + std::to_string(live) +
                                      " bytes are still in use");
             return false;
         }
-        const SlowPathScope scope(call_, context_);
-        reclaim_caches();
-        give_back(true);
-        events_.drop();
+        // Nobody gets anything from here on, though the lock is let go of for waits.
         closed_.store(true, std::memory_order_release);
-        // What the driver refused to take, and what is a graph's, is tried again at the end of the
-        // pool.
-        if (extents_->mapped() == 0) {
-            page_map_->shut();
-            give_addresses_back();
+        const SlowPathScope scope = parts_.card.enter();
+        give_back(guard, true);
+        if (!parts_.card.forgotten) {
+            parts_.streams.events().drop();
+            // What the driver refused to take, and what is a graph's, is tried again at the end of
+            // the pool.
+            if (parts_.memory.mapped() == 0) {
+                parts_.memory.page_map().shut();
+                parts_.memory.give_addresses_back();
+            }
         }
     }
-    background_thread_.stop();
+    maintenance_.stop();
     return true;
 }
 
 void Pool::driver_reset() {
     {
         const std::lock_guard guard(lock_);
-        abandoned_ = true;
+        parts_.card.forgotten = true;
         closed_.store(true, std::memory_order_release);
         forget_driver();
-        forget_blocks();
+        // Nobody gets an address of before.
+        parts_.threads.drop_blocks();
+        parts_.streams.drop_blocks();
         if (nvtx_ != nullptr) nvtx_->clear();
     }
-    background_thread_.stop();
-}
-
-// Nobody gets an address of before.
-void Pool::forget_blocks() {
-    for (const auto& cache : caches_) {
-        const ThreadCache::Visited visited(*cache);
-        for (ThreadCache::Bin& bin : cache->bins) bin = {};
-        cache->bytes = 0;
-    }
-    for (const auto* list : {&stream_caches_, &arenas_}) {
-        for (const auto& stream_cache : *list) {
-            const std::lock_guard guard(stream_cache->lock);
-            for (ClassIndex index = 0; index < kClasses; ++index) {
-                while (stream_cache->take_newest(index).slab != nullptr) {
-                }
-            }
-        }
-    }
-}
-
-void Pool::give_addresses_back() {
-    if (nvtx_ != nullptr) nvtx_->clear();  // a tool has no heap in memory that is gone
-    addresses_->release();
+    maintenance_.stop();
 }
 
 void Pool::forget_driver() {
-    for (const auto* list : {&stream_caches_, &arenas_}) {
-        for (const auto& stream_cache : *list) stream_cache->fences.forget();
-    }
-    events_.forget();
-    device_sync_.forget();
-    direct_.clear();
-    extents_->forget();
-    page_map_->shut();
-    addresses_->forget();
+    parts_.streams.forget_driver();
+    parts_.direct.forget_driver();
+    parts_.memory.forget_driver();
+}
+
+Layout Pool::layout() const {
+    const std::lock_guard guard(lock_);
+    return layout_of(parts_);
+}
+
+std::string Pool::check_invariants() const {
+    const std::lock_guard guard(lock_);
+    return pool::check_invariants(parts_);
+}
+
+Stats Pool::stats() {
+    const std::lock_guard guard(lock_);
+    const DeviceMemory& memory = parts_.memory;
+    const Counters now = parts_.threads.counters();
+    Stats stats = parts_.counters;
+    stats.total_allocated = now.allocated_bytes - before_.allocated_bytes;
+    stats.total_freed = now.freed_bytes - before_.freed_bytes;
+    stats.allocation_count = now.allocations - before_.allocations;
+    stats.free_count = now.frees - before_.frees;
+    stats.cache_hits = now.hits - before_.hits;
+    stats.large_blocks = memory.large().records() + parts_.direct.count();
+    parts_.streams.each_cache([&](StreamCache& cache) {
+        const std::lock_guard stream_guard(cache.lock);
+        stats.stream_cache_hits += cache.hits;
+        stats.events_recorded += cache.recorded;
+        stats.captures += cache.stream.capture != 0;
+        stats.large_blocks -= cache.spare.size();
+    });
+    stats.cache_misses = stats.stream_cache_hits + stats.idle_hits + stats.cross_stream_hits +
+                         stats.gpu_wait_hits + stats.remap_hits + stats.growth_hits +
+                         stats.direct_hits;
+    stats.current_usage = static_cast<std::uint64_t>(parts_.threads.usage.live());
+    stats.peak_usage = static_cast<std::uint64_t>(parts_.threads.usage.peak());
+    stats.reserved = memory.reserved();
+    stats.peak_reserved = memory.peak_reserved();
+    const FreeMemory free = free_memory(parts_, maintenance_.largest_asked_for());
+    stats.cached = free.cached;
+    stats.waiting = free.stream_cached;
+    stats.idle = free.idle();
+    stats.fragmentation_bytes = free.unusable;
+    stats.fragmentation_rate = free.rate(memory.mapped());
+    stats.segments = memory.slabs().segments().size();
+    stats.slabs = memory.slabs().slab_count();
+    return stats;
+}
+
+void Pool::reset_stats() {
+    const std::lock_guard guard(lock_);
+    before_ = parts_.threads.counters();
+    parts_.counters = {};
+    parts_.streams.each_cache([](StreamCache& cache) {
+        const std::lock_guard stream_guard(cache.lock);
+        cache.hits = cache.recorded = 0;
+    });
+    parts_.threads.usage.reset_peak();
+    parts_.memory.reset_peak();
+}
+
+std::uint64_t Pool::live_bytes() const {
+    return static_cast<std::uint64_t>(parts_.threads.usage.live());
+}
+
+std::uint64_t Pool::reserved_bytes() const {
+    const std::lock_guard guard(lock_);
+    return parts_.memory.reserved();
 }
 
 }  // namespace vramkit::pool

@@ -2,8 +2,9 @@
 #include <algorithm>
 
 #include "base/rules.h"
-#include "base/scopes.h"
 #include "pool/pool.h"
+#include "pool/report/explain.h"
+#include "pool/threads/threads.h"
 
 namespace vramkit::pool {
 namespace {
@@ -14,17 +15,69 @@ constexpr int kQuestions = 1;
 
 }  // namespace
 
+bool Pool::is_open(Failure& why) const {
+    if (forked()) {
+        why = Failure::forked("the pool");
+    } else if (closed()) {
+        why = Failure::closed("the pool");
+    } else {
+        return true;
+    }
+    return false;
+}
+
+std::string Pool::explain(std::uint64_t bytes, const Failure& cause) const {
+    return explain_shortage(parts_, bytes, cause, maintenance_.largest_asked_for());
+}
+
+// With the lock.
+std::optional<std::uint32_t> Pool::number_of(const StreamRef& stream, Failure& why) {
+    if (!is_open(why)) return {};
+    parts_.reuse_numbers();
+    return parts_.streams.number_of(stream, why);
+}
+
+// A stream that is used after it was announced to end is another one from then on.
+ThreadCache* Pool::cache_of(const StreamRef& stream, Failure& why) {
+    ThreadCache* const cache = find_cache(id_, stream);
+    if (cache != nullptr && !cache->has_ended()) return cache;
+    const std::lock_guard guard(lock_);
+    const std::optional<std::uint32_t> number = number_of(stream, why);
+    if (!number) return nullptr;
+    if (cache != nullptr) {
+        const SlowPathScope scope = parts_.card.enter();
+        parts_.threads.retire_ended();
+    }
+    return &parts_.threads.of(*number);
+}
+
+// Of what the stream has free, and nobody waits for it. Takes the stream cache's lock.
+BlockRef Pool::split_or_join(const ThreadCache& cache, ClassIndex index, std::uint64_t cut_up_to) {
+    if (cache.stream_cache == nullptr || !is_large(index)) return {};
+    // A tool is told that a graph uses its blocks as they are.
+    if (nvtx_ != nullptr && is_capture(cache.number)) return {};
+    return parts_.memory.split_or_join(*cache.stream_cache, index, cut_up_to);
+}
+
 BlockRef Pool::malloc_slow(ThreadCache& cache, ClassIndex index, std::uint64_t bytes, bool may_wait,
                            Failure& why) {
-    const std::lock_guard guard(lock_);
-    if (closed()) {
-        why = Failure::closed("the pool");
-        return {};
-    }
-    const SlowPathScope scope(call_, context_);
-    record_fence_while_given(cache);
-    if (release_held(false)) {
-        const BlockRef own = take_from_stream_cache(cache, index);
+    std::unique_lock guard(lock_);
+    if (!is_open(why)) return {};
+    const SlowPathScope scope = parts_.card.enter();
+    DeviceMemory& memory = parts_.memory;
+    const std::uint64_t batch = parts_.config.batch_alloc_count;
+    // The stream was given to this call, so its handle is good: what it has unfenced gets its
+    // fence, for others to have.
+    const auto record_fence = [&] {
+        if (cache.stream_cache == nullptr || cache.stream.durable || cache.stream.capture != 0) {
+            return;
+        }
+        const std::lock_guard stream_guard(cache.stream_cache->lock);
+        if (!cache.stream_cache->ended) cache.stream_cache->record_fence_here();
+    };
+    record_fence();
+    if (parts_.held.release()) {
+        const BlockRef own = parts_.threads.refill(cache, index);
         if (own.slab != nullptr) return own;
     }
     // For the one that is handed out, while it is nobody's.
@@ -32,101 +85,82 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, ClassIndex index, std::uint64_t b
     const auto found = [&](BlockRef one, std::uint64_t Stats::* counter) {
         block = one;
         if (block.slab == nullptr) return false;
-        ++(slow_.*counter);
+        ++(parts_.counters.*counter);
         return true;
     };
-    if (found(take_idle(cache, index), &Stats::idle_hits)) return block;
-    if (found(take_of_others(cache, index), &Stats::cross_stream_hits)) return block;
+    const auto served = [&] {
+        maintenance_.notice();
+        return block;
+    };
+    if (found(take_idle(cache, index), &Stats::idle_hits)) return served();
+    if (found(take_of_others(cache, index), &Stats::cross_stream_hits)) return served();
     // What can never be served costs the others nothing: no cache is emptied for it.
-    if (bytes > most_bytes_) {
+    if (bytes > memory.most_bytes()) {
         why = Failure::out_of_memory();
         why.message = explain(bytes, why);
         return {};
     }
-    if (found(grow(cache, index, bytes, why), &Stats::growth_hits)) return block;
+    if (found(fill_cache(cache, index, memory.grow(index, bytes, batch, why)),
+              &Stats::growth_hits)) {
+        return served();
+    }
     if (why.kind != Failure::Kind::out_of_memory) return {};
 
     // Short of memory: what idle threads keep, and memory of other classes and streams.
-    const auto gather = [&](Wait wait) {
-        reclaim_caches();
-        record_fence_while_given(cache);
-        collect_all(wait);
-        free_segments(true);
+    const auto gather = [&] {
+        record_fence();
+        parts_.collect();
         return found(take_idle(cache, index), &Stats::idle_hits) ||
-               found(put_together(cache, index, bytes, why), &Stats::remap_hits);
+               found(fill_cache(cache, index, memory.put_together(index, bytes, batch, why)),
+                     &Stats::remap_hits);
     };
-    if (gather(Wait::no)) return block;
-    if (found(put_together_own(cache, bytes, why), &Stats::remap_hits)) return block;
+    if (gather()) return served();
+    if (cache.stream_cache != nullptr && !is_capture(cache.number) &&
+        found(memory.put_together_own(cache.stream_cache, bytes, why), &Stats::remap_hits)) {
+        return served();
+    }
     // Rather a handle is cut than somebody waits.
     if (block = split_or_join(cache, index, kLargestRequest); block.slab != nullptr) {
         why = {};
-        return block;
+        return served();
     }
     if (may_wait && why.kind == Failure::Kind::out_of_memory) {
         // A block of this class whose work is not done: the stream waits for it, not the host.
-        if (found(take_after_gpu_wait(cache, index), &Stats::gpu_wait_hits)) return block;
-        if (gather(Wait::for_streams)) return block;
+        if (found(take_after_gpu_wait(cache, index), &Stats::gpu_wait_hits)) return served();
+        // Without the lock: host functions that are waited for may free.
+        parts_.streams.wait(guard);
+        if (!is_open(why)) return {};
+        if (gather()) return served();
     }
-    why.message = explain(bytes, why);
+    if (why.kind == Failure::Kind::out_of_memory) why.message = explain(bytes, why);
     return {};
 }
 
-// The stream was given to this call, so its handle is good: what it has unfenced gets its fence,
-// for others to have.
-void Pool::record_fence_while_given(ThreadCache& cache) {
-    if (cache.stream_cache == nullptr || cache.stream.durable || cache.stream.capture != 0) return;
-    const std::lock_guard guard(cache.stream_cache->lock);
-    if (!cache.stream_cache->ended) cache.stream_cache->record_fence_here();
+// Mapped memory that is nobody's. No driver call.
+BlockRef Pool::take_idle(ThreadCache& cache, ClassIndex index) {
+    return fill_cache(cache, index,
+                      parts_.memory.take_idle(index, parts_.config.batch_alloc_count));
 }
 
-// Mapped memory that is nobody's. No driver call. Small blocks come in batches: what is not handed
-// out now goes into the cache.
-BlockRef Pool::take_idle(ThreadCache& cache, ClassIndex index) {
-    if (is_large(index)) {
-        const std::uint64_t bytes = class_bytes(index);
-        const std::optional<Extent> extent =
-            extents_->take(bytes, with_excess(bytes), cut_up_to(bytes));
-        return extent ? large_->make(*extent) : BlockRef{};
-    }
-    BlockRef first = slabs_->take(index);
-    if (first.slab == nullptr && slabs_->make(index, config_.batch_alloc_count)) {
-        first = slabs_->take(index);
-        want_segment();
-    }
-    if (first.slab == nullptr) return {};
+// Small blocks come in batches: what is not handed out now goes into the cache.
+BlockRef Pool::fill_cache(ThreadCache& cache, ClassIndex index, BlockRef first) {
+    if (first.slab == nullptr || is_large(index)) return first;
     const ThreadCache::Entered entered(cache);
-    for (std::size_t more = cache.ended ? 0 : room_for(cache, index); more > 0; --more) {
+    for (std::size_t more = cache.ended ? 0 : parts_.threads.room_for(cache, index); more > 0;
+         --more) {
         if (!cache.try_to_make_room(index)) break;
-        const BlockRef block = slabs_->take(index);
+        const BlockRef block = parts_.memory.take_more(index);
         if (block.slab == nullptr) break;
         cache.keep(block);
     }
     return first;
 }
 
-void Pool::give_idle(BlockRef block) {
-    Slab& slab = *block.slab;
-    if (nvtx_ != nullptr) nvtx_->remove_block(block.address(), block.bytes());  // of a graph
-    if (!slab.large) {
-        if (slabs_->give(block)) free_segments(false);
-        return;
-    }
-    const Extent extent = slab.extent();
-    large_->end(slab);
-    extents_->give(extent, now());
-}
-
-void Pool::free_segments(bool dissolve_idle) {
-    for (const Extent& extent : slabs_->take_free_segments(dissolve_idle)) {
-        extents_->give(extent, now());
-    }
-}
-
 // Whoever lacks a block of a class soon lacks another: half of what that stream has done with, as
 // far as there is room for it.
 BlockRef Pool::take_of_others(ThreadCache& cache, ClassIndex index) {
     int questions = kQuestions;
-    for (const auto& each : stream_caches_) {
+    for (const auto& each : parts_.streams.caches()) {
         if (each == cache.stream_cache) continue;
         StreamCache& stream_cache = *each;
         // Somebody is at it: not worth a wait.
@@ -136,11 +170,11 @@ BlockRef Pool::take_of_others(ThreadCache& cache, ClassIndex index) {
         if (!stream_cache.fences.has_passed(oldest) && questions > 0) {
             --questions;
             if (!stream_cache.fences.is_recorded(oldest)) stream_cache.record_fence();
-            stream_cache.fences.ask();
+            stream_cache.fences.poll();
         }
         const ThreadCache::Entered entered(cache);
         const std::size_t held = stream_cache.bins[index].blocks.size();
-        std::size_t more = std::min((held - 1) / 2, room_for(cache, index));
+        std::size_t more = std::min((held - 1) / 2, parts_.threads.room_for(cache, index));
         if (is_large(index) || cache.ended || !cache.try_to_make_room(index, more)) more = 0;
         std::vector<BlockRef> blocks;
         blocks.reserve(1 + more);
@@ -160,8 +194,8 @@ BlockRef Pool::take_after_gpu_wait(const ThreadCache& cache, ClassIndex index) {
     if (cache.stream_cache == nullptr || cache.stream.capture != 0) return {};
     // Beside a capture on a blocking stream, a wait of the legacy stream would break that.
     const CUstream waits = cache.stream.handle;
-    if (is_legacy(waits) && is_captured(call_, waits)) return {};
-    for (const auto& each : stream_caches_) {
+    if (is_legacy(waits) && is_captured(parts_.card.call, waits)) return {};
+    for (const auto& each : parts_.streams.caches()) {
         if (each == cache.stream_cache) continue;
         StreamCache& stream_cache = *each;
         const std::lock_guard guard(stream_cache.lock);
@@ -170,6 +204,42 @@ BlockRef Pool::take_after_gpu_wait(const ThreadCache& cache, ClassIndex index) {
         if (block.slab != nullptr) return block;
     }
     return {};
+}
+
+// Straight from the driver (direct_blocks.h).
+std::uint64_t Pool::malloc_direct(ThreadCache& cache, std::uint64_t bytes, bool may_wait,
+                                  Failure& why) {
+    std::unique_lock guard(lock_);
+    if (!is_open(why)) return 0;
+    const SlowPathScope scope = parts_.card.enter();
+    std::uint64_t address = parts_.direct.allocate(bytes, cache.number, why);
+    if (address == 0 && why.kind == Failure::Kind::out_of_memory) {
+        if (may_wait) {
+            parts_.streams.wait(guard);
+            parts_.direct.free_ended(guard);
+            if (!is_open(why)) return 0;
+        }
+        parts_.collect();
+        parts_.memory.release_idle(Extents::kAnyTime);
+        why = {};
+        address = parts_.direct.allocate(bytes, cache.number, why);
+    }
+    if (address == 0) {
+        if (why.kind == Failure::Kind::out_of_memory) why.message = explain(bytes, why);
+        return 0;
+    }
+    ++parts_.counters.direct_hits;
+    guard.unlock();
+    cache.lock.enter();
+    if (stats_on_.load(std::memory_order_relaxed)) {
+        ++cache.counters.allocations;
+        cache.counters.allocated_bytes += bytes;
+    }
+    cache.live += static_cast<std::int64_t>(bytes);
+    const bool counted = parts_.threads.usage.rise(cache);
+    cache.lock.leave();
+    if (!counted) parts_.threads.usage.claim(cache);
+    return address;
 }
 
 }  // namespace vramkit::pool

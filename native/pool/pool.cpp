@@ -4,22 +4,9 @@
 
 #include <algorithm>
 
-#include "base/scopes.h"
-#include "base/stream_ref.h"
 #include "pool/threads/threads.h"
 
 namespace vramkit::pool {
-namespace {
-
-// With the biased lock: whether blocks have to leave, of this class or of any.
-bool is_over_bounds(const ThreadCache& cache, ClassIndex index) {
-    return cache.bins[index].blocks.size() > cache.most_blocks.load(std::memory_order_relaxed) ||
-           cache.bytes > cache.most_bytes.load(std::memory_order_relaxed) ||
-           index >= cache.first_large.load(std::memory_order_relaxed) || cache.ended;
-}
-
-}  // namespace
-
 std::uint64_t Pool::malloc_cached(std::uint64_t bytes, const StreamRef& stream) {
     if (bytes - 1 >= kLargestRequest || forked()) return 0;
     ThreadCache* const cache = find_cache(id_, stream);
@@ -37,9 +24,9 @@ std::uint64_t Pool::malloc_cached(std::uint64_t bytes, const StreamRef& stream) 
     cache->bytes -= block.bytes();
     ++cache->counters.hits;
     const std::uint64_t address = hand_out(*cache, block, bytes, index);
-    const bool counted = usage_.rise(*cache);
+    const bool counted = parts_.threads.usage.rise(*cache);
     cache->lock.leave();
-    if (!counted) usage_.claim(*cache);
+    if (!counted) parts_.threads.usage.claim(*cache);
     if (nvtx_ != nullptr) tell_tool_of_use(*cache, block, bytes);
     return address;
 }
@@ -57,7 +44,7 @@ std::uint64_t Pool::hand_out(ThreadCache& cache, BlockRef block, std::uint64_t b
     }
     cache.live += static_cast<std::int64_t>(bytes);
     if (index > cache.largest) cache.largest = index;
-    checker_.block_allocated(address, bytes, cache.stream.handle);
+    parts_.card.checker.block_allocated(address, bytes, cache.stream.handle);
     return address;
 }
 
@@ -94,14 +81,14 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
         cache->make_room(slab->index);
         if (!block.take_from_user()) return Freed::slow;
         take_back(*cache, ref, bytes);
-        if (is_over_bounds(*cache, slab->index)) full = {cache, slab->index, stream != nullptr};
+        if (cache->is_over_bounds(slab->index)) full = {cache, slab->index, stream != nullptr};
     }
     return Freed::yes;
 }
 
 // With the biased lock, of a block that was just taken from its user.
 void Pool::take_back(ThreadCache& cache, BlockRef block, std::uint64_t bytes) {
-    if (checker_.listens()) tell_checker_of_free(cache, block.address(), bytes);
+    if (parts_.card.checker.listens()) tell_checker_of_free(cache, block.address(), bytes);
     cache.push(block);
     count_free(cache, bytes);
 }
@@ -112,23 +99,28 @@ void Pool::count_free(ThreadCache& cache, std::uint64_t bytes) {
         cache.counters.freed_bytes += bytes;
     }
     cache.live -= static_cast<std::int64_t>(bytes);
-    usage_.fall(cache);
+    parts_.threads.usage.fall(cache);
 }
 
 // Of a stream that is no more, and of another thread's default stream, there is no telling: both
 // go by handles that mean another stream by now. What goes back to a capture is not free: its graph
 // uses it with every launch.
 void Pool::tell_checker_of_free(const ThreadCache& cache, std::uint64_t address,
-                                std::uint64_t bytes) {
+                                std::uint64_t bytes, bool held) {
     if (cache.ended || cache.stream.capture != 0) return;
     if (cache.stream.handle == VRAMKIT_STREAM_PER_THREAD) {
         unsigned long long id = 0;
-        if (call_.cuStreamGetId(cache.stream.handle, &id) != CUDA_SUCCESS ||
+        if (parts_.card.call.cuStreamGetId(cache.stream.handle, &id) != CUDA_SUCCESS ||
             id != cache.stream.id) {
             return;
         }
     }
-    checker_.block_freed(address, bytes, cache.stream.handle);
+    const Checker& checker = parts_.card.checker;
+    if (held) {
+        checker.block_held(address, bytes, cache.stream.handle);
+    } else {
+        checker.block_freed(address, bytes, cache.stream.handle);
+    }
 }
 
 // A graph may use all of a block, now for this and then for that, with every launch.
@@ -149,14 +141,7 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool ma
                                  " bytes; asked for were " + std::to_string(bytes));
         return 0;
     }
-    if (forked()) {
-        why = Failure::forked("the pool");
-        return 0;
-    }
-    if (closed()) {
-        why = Failure::closed("the pool");
-        return 0;
-    }
+    if (!is_open(why)) return 0;
     ThreadCache* const cache = cache_of(stream, why);
     if (cache == nullptr) return 0;
     if (bytes > kLargestPowerOfTwoClass && direct_on_.load(std::memory_order_relaxed) &&
@@ -164,15 +149,17 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool ma
         return malloc_direct(*cache, bytes, may_wait, why);
     }
     const ClassIndex index = class_map_.load(std::memory_order_acquire)->of(bytes);
-    BlockRef block = take_from_stream_cache(*cache, index);
-    if (block.slab == nullptr) block = split_or_join(*cache, index, cut_up_to(class_bytes(index)));
+    BlockRef block = parts_.threads.refill(*cache, index);
+    if (block.slab == nullptr) {
+        block = split_or_join(*cache, index, parts_.memory.cut_up_to(class_bytes(index)));
+    }
     if (block.slab == nullptr) block = malloc_slow(*cache, index, bytes, may_wait, why);
     if (block.slab == nullptr) return 0;
     cache->lock.enter();
     const std::uint64_t address = hand_out(*cache, block, bytes, index);
-    const bool counted = usage_.rise(*cache);
+    const bool counted = parts_.threads.usage.rise(*cache);
     cache->lock.leave();
-    if (!counted) usage_.claim(*cache);
+    if (!counted) parts_.threads.usage.claim(*cache);
     if (nvtx_ != nullptr) tell_tool_of_use(*cache, block, bytes);
     return address;
 }
@@ -191,88 +178,42 @@ bool Pool::free(std::uint64_t address, std::optional<std::uint64_t> bytes,
     return true;
 }
 
-// With all that can come in between: streams seen for the first time, captures, other uses.
-bool Pool::free_slowly(BlockRef block, std::uint64_t bytes, const std::optional<StreamRef>& stream,
-                       Full& full, Failure& why) {
+void Pool::spill(const Full& full) {
+    ThreadCache& cache = *full.cache;
+    bool ended = true, many = false;
+    if (cache.stream_cache != nullptr) {
+        StreamCache& stream_cache = *cache.stream_cache;
+        const std::lock_guard guard(stream_cache.lock);
+        ended = stream_cache.ended;
+        if (!ended) many = parts_.threads.evict_excess(cache, full.index);
+        // A stream that may vanish unseen gets its fence while it is sure to live: when it was
+        // given to this very call, once for as many bytes as a cache holds. Of others it is put off
+        // until somebody needs it: their own blocks come back to them without one.
+        if (!ended && full.given && !stream_cache.stream.durable &&
+            stream_cache.stream.capture == 0 &&
+            stream_cache.bytes_since_fence >= cache.most_bytes.load(std::memory_order_relaxed)) {
+            const SlowPathScope scope = parts_.card.enter();
+            stream_cache.record_fence_here();
+        }
+    }
+    if (!ended && !many) return;
     const std::lock_guard guard(lock_);
-    const auto refuse = [&] {
-        why = Failure::bad_value("the block is not in use: freed twice?");
-        return false;
-    };
-    if (!block.block().with_user()) return refuse();  // another thread was faster
-    std::optional<Freeing> plan = plan_free(block, stream, why);
-    if (!plan) return false;
-    ThreadCache& cache = cache_of_number(plan->home);
-    const State to = plan->uses.empty() ? State::cached : State::held;
-    held_blocks_.make_room();
-    {
-        const ThreadCache::Entered entered(cache);
-        cache.make_room(block.slab->index);
-        // Nothing fails from here on.
-        if (!block.block().change(State::live, to) && !block.block().change(State::shared, to)) {
-            return refuse();
-        }
-        if (to == State::cached) {
-            take_back(cache, block, bytes);
-            if (is_over_bounds(cache, block.slab->index)) {
-                full = {&cache, block.slab->index, stream.has_value()};
-            }
-        } else {
-            count_free(cache, bytes);
-        }
+    if (parts_.card.forgotten) return;
+    const SlowPathScope scope = parts_.card.enter();
+    if (ended) {
+        parts_.threads.drain(cache);
+        parts_.threads.drop_ended();
+        return;
     }
-    held_blocks_.forget(block.address());
-    // What a graph may launch work on is in use until it is held no longer.
-    const auto of_graph = [](const Use& use) { return use.graph != nullptr; };
-    const bool used = std::any_of(plan->uses.begin(), plan->uses.end(), of_graph);
-    if (to == State::held) held_blocks_.hold(block, plan->home, std::move(plan->uses));
-    if (nvtx_ != nullptr && !used) tell_tool_of_end(cache, block);
-    if (to == State::held) {
-        const SlowPathScope scope(call_, context_);
-        try {
-            release_held(false);
-        } catch (const std::bad_alloc&) {
-            // It is freed, and held until the next who asks has host memory.
-        }
+    StreamCache& stream_cache = *cache.stream_cache;
+    const std::lock_guard stream_guard(stream_cache.lock);
+    stream_cache.record_fence();
+    stream_cache.fences.poll();
+    const std::size_t most = parts_.threads.most_in_stream_cache();
+    for (ClassIndex index = 0; index < kClasses; ++index) {
+        const std::size_t held = stream_cache.bins[index].blocks.size();
+        if (held > most) parts_.streams.collect(stream_cache, index, held - most);
     }
-    return true;
-}
-
-// What a pointer stands for, where it may be freed: bytes and block (no slab: straight from the
-// driver). 0 and the reason where it may not.
-std::uint64_t Pool::find_live(std::uint64_t address, std::optional<std::uint64_t> given,
-                              BlockRef& block, Failure& why) {
-    const auto refuse = [&](std::string message) {
-        why = closed() ? Failure::closed("the pool") : Failure::bad_value(std::move(message));
-        return std::uint64_t{0};
-    };
-    if (forked()) {
-        why = Failure::forked("the pool");
-        return 0;
-    }
-    std::uint64_t bytes = 0;
-    if (Slab* const slab = page_map_->slab_of(address); slab != nullptr) {
-        const std::uint64_t inside = address - slab->address;
-        const std::uint64_t number = slab->number_at(inside);
-        if (number >= slab->count || number * slab->block_bytes != inside) {
-            return refuse("the pointer lies inside a block; free takes the one malloc returned");
-        }
-        block = {slab, static_cast<std::uint32_t>(number)};
-        if (!block.block().with_user()) return refuse("the block is not in use: freed twice?");
-        bytes = slab->asked_for(block.block());
-    } else {
-        const std::lock_guard guard(lock_);
-        const DirectBlock* const direct = direct_.find(address);
-        if (direct == nullptr) {
-            return refuse("the pointer is not of this pool, or not one that malloc returned");
-        }
-        bytes = direct->bytes;
-    }
-    if (given && *given != bytes) {
-        return refuse("the block has " + std::to_string(bytes) + " bytes, not " +
-                      std::to_string(*given));
-    }
-    return bytes;
 }
 
 }  // namespace vramkit::pool

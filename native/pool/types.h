@@ -28,11 +28,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <new>
 #include <string>
 #include <vector>
 
 #include "base/failure.h"
+#include "base/host_memory.h"
 #include "base/stream_ref.h"
 #include "driver/table.h"
 #include "pool/blocks/size_classes.h"
@@ -254,14 +254,16 @@ struct alignas(64) ThreadCache {
             blocks.reserve(2 * blocks.size() + std::max<std::size_t>(count, 8));
     }
 
-    // The same where it is no loss if it fails: the host has no memory.
-    bool try_to_make_room(ClassIndex index, std::size_t count = 1) noexcept {
-        try {
-            make_room(index, count);
-            return true;
-        } catch (const std::bad_alloc&) {
-            return false;
-        }
+    // The same where it is no loss if it fails.
+    bool try_to_make_room(ClassIndex index, std::size_t count = 1) {
+        return if_host_memory_allows([&] { make_room(index, count); });
+    }
+
+    // With the lock: whether blocks have to leave, of this class or of any.
+    bool is_over_bounds(ClassIndex index) const {
+        return bins[index].blocks.size() > most_blocks.load(std::memory_order_relaxed) ||
+               bytes > most_bytes.load(std::memory_order_relaxed) ||
+               index >= first_large.load(std::memory_order_relaxed) || ended;
     }
 
     // Of memory that nobody uses.

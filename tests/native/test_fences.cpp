@@ -17,11 +17,11 @@ TEST(an_event_that_somebody_waits_for_is_not_used_again_before_it_is_back) {
     CHECK(marks.record(stream.handle));
     const auto lent = marks.pin_last();
     REQUIRE(lent.has_value());
-    marks.ask();
+    marks.poll();
     CHECK(marks.has_passed(lent->first));
     const CUevent another = events.take();
     CHECK(another != lent->second);
-    marks.take_back(*lent, true);
+    marks.unpin(*lent, true);
     CHECK(events.take() == lent->second);
     events.give(another);
     events.give(lent->second);
@@ -35,10 +35,10 @@ TEST(what_the_driver_would_not_wait_for_keeps_its_event) {
     card.occupy(stream);
     CHECK(marks.record(stream.handle));
     const Fences::Number number = marks.open() - 1;
-    marks.take_back(*marks.pin_last(), false);
+    marks.unpin(*marks.pin_last(), false);
     CHECK(!marks.has_passed(number));
     gpu::sim().advance(2 * kSecond);
-    marks.ask();
+    marks.poll();
     CHECK(marks.has_passed(number));
     CHECK(!marks.pin_last().has_value());
 }

@@ -146,3 +146,27 @@ TEST(after_a_reset_of_the_driver_nobody_gets_an_address_of_before) {
         }
     }
 }
+
+TEST(numbers_of_streams_that_ended_are_used_again) {
+    const Card card("checker=off,data=off,capacity=1GiB");
+    const auto pool = open_pool(card);
+    const StreamRef lasting = card.stream(true);
+    const std::uint64_t kept = must_malloc(*pool, 4096, lasting);
+    std::vector<std::uint64_t> left;
+    for (int i = 0; i < 5000; ++i) {
+        const StreamRef stream = card.stream(true);
+        const std::uint64_t block = must_malloc(*pool, 4096, stream);
+        if (i % 1000 == 0) {
+            left.push_back(block);  // its stream's number stays known
+        } else {
+            must_free(*pool, block);
+        }
+        card.close(stream);
+    }
+    CHECK(pool->layout().streams.size() <= 1100);
+    CHECK_EQUAL(pool->cache_count(), std::size_t{2});  // the first, and of the last that ended
+    for (const std::uint64_t block : left) must_free(*pool, block);
+    must_free(*pool, kept);
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+    CHECK_EQUAL(pool->stats().current_usage, std::uint64_t{0});
+}

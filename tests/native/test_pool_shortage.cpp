@@ -1,4 +1,5 @@
 // A pool that is short of memory: what it waits for, what it takes apart, when it gives up.
+#include <algorithm>
 #include <vector>
 
 #include "pool_bench.h"
@@ -60,4 +61,64 @@ TEST(preallocation_of_large_blocks_keeps_to_the_limit) {
     CHECK_EQUAL(pool->stats().reserved, config.limit);
     for (int i = 1; i < 8; i += 2) must_free(*pool, blocks[i]);
     CHECK_EQUAL(pool->check_invariants(), std::string());
+}
+
+namespace {
+
+// A host function that frees a block, on a stream that the pool has not seen: the slow path.
+struct Freeing {
+    Pool& pool;
+    std::uint64_t block;
+    StreamRef stream;
+
+    static void run(void* given) {
+        const Freeing& freeing = *static_cast<Freeing*>(given);
+        must_free(freeing.pool, freeing.block, freeing.stream);
+    }
+};
+
+}  // namespace
+
+TEST(a_malloc_that_waits_on_the_host_lets_a_host_function_free) {
+    const Card card;
+    Config config;
+    config.limit = 8 * kMiB;
+    const auto pool = open_pool(card, config);
+    const StreamRef busy = card.stream(true), asks = card.stream(true), fresh = card.stream(true);
+    const std::uint64_t first = must_malloc(*pool, 2 * kMiB, busy);
+    const std::uint64_t second = must_malloc(*pool, 4 * kMiB, busy);
+    Freeing freeing{*pool, must_malloc(*pool, 2 * kMiB, busy), fresh};
+    CHECK_EQUAL(card.call.cuLaunchHostFunc(busy.handle, &Freeing::run, &freeing), CUDA_SUCCESS);
+    must_free(*pool, first);
+    must_free(*pool, second);
+    // Of no other size than it has: only a wait for the stream helps, which waits for the function.
+    const std::uint64_t whole = must_malloc(*pool, 6 * kMiB, asks);
+    CHECK(whole != 0);
+    CHECK(card.calls("cuEventSynchronize") > 0);
+    must_free(*pool, whole);
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+    check_order(card);
+}
+
+TEST(one_step_of_the_background_gives_back_a_bounded_number_of_handles) {
+    const Card card("data=off,capacity=8GiB");
+    Config config;
+    config.decay_ms = 1000;
+    const auto pool = open_pool(card, config);
+    const StreamRef stream = card.stream(true);
+    std::vector<std::uint64_t> blocks;
+    for (int i = 0; i < 300; ++i) blocks.push_back(must_malloc(*pool, 8 * kMiB, stream));
+    for (const std::uint64_t block : blocks) must_free(*pool, block);
+    bool more = true;
+    std::uint64_t most = 0;
+    for (int steps = 0; pool->stats().reserved > 0 && steps < 100; ++steps) {
+        const std::uint64_t before = card.calls("cuMemUnmap") + card.calls("cuMemRelease");
+        more = pool->step();
+        most = std::max(most, card.calls("cuMemUnmap") + card.calls("cuMemRelease") - before);
+        // It says that more is to do, and then does it without waiting for time to pass.
+        if (!more) gpu::sim().advance(kSecond);
+    }
+    CHECK_EQUAL(pool->stats().reserved, std::uint64_t{0});
+    CHECK(most <= 64 + 2 * 32);
+    CHECK(card.calls("cuMemUnmap") >= 300);
 }

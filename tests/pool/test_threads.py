@@ -189,10 +189,10 @@ def test_threads_that_capture_beside_threads_that_do_not(pool: Pool, driver: Dri
 @pytest.mark.sim_only
 @pytest.mark.sim(clock="wall")
 @pytest.mark.parametrize("call", ["stats", "reset_stats", "configure", "malloc", "free"])
-def test_who_waits_for_the_pool_lets_host_functions_run(
+def test_who_waits_for_the_gpu_keeps_nobody_out_of_the_pool(
     pool: Pool, device: Device, call: str
 ) -> None:
-    """One thread waits in the pool for work that ends in Python, while another one comes in."""
+    """One thread waits for work that ends only when another one has got through the pool."""
     sim = device.driver.sim
     assert sim is not None
     with device.stream() as stream, device.stream() as other:
@@ -205,19 +205,18 @@ def test_who_waits_for_the_pool_lets_host_functions_run(
             "free": lambda: pool.free(spare),  # of a stream that is new to the thread
         }
         address = pool.malloc(4 * MIB, stream)
-        reached: list[bool] = []
-        device.kernels.spin(50_000_000, stream=stream)
-        stream.host_function(lambda: reached.append(True))
+        through = threading.Event()
+        stream.host_function(lambda: None if through.wait() else None)
         pool.free(address)
 
         def wait() -> None:
             pool.release_all()
-            assert reached
+            assert through.is_set()
 
         def come_in() -> None:
             assert eventually(lambda: "cuEventSynchronize" in sim.call_counts())
             calls[call]()
-            assert reached  # it waited for the other one
+            through.set()
 
         run(wait, come_in)
         if call != "free":

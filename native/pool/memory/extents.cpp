@@ -117,9 +117,10 @@ Extent Extents::smallest_run(const Extent& extent, std::uint64_t least) const {
     return best;
 }
 
-std::uint64_t Extents::release(std::uint64_t bytes, std::int64_t idle_before) {
+std::uint64_t Extents::release(std::uint64_t bytes, std::int64_t idle_before, std::size_t at_most,
+                               bool* more) {
     const std::uint64_t before = mapped();
-    mappings_.unmap_old(kEveryMapping);
+    mappings_.unmap_old(at_most);
     std::vector<std::pair<std::int64_t, Mapping>> oldest;  // since
     each_idle([&](const Extent& extent) {
         each_whole(extent, [&](const Mapping& mapping) {
@@ -130,6 +131,10 @@ std::uint64_t Extents::release(std::uint64_t bytes, std::int64_t idle_before) {
     std::ranges::stable_sort(oldest, {}, [](const auto& each) { return each.first; });
     for (const auto& [since, mapping] : oldest) {
         if (before - mapped() >= bytes) break;
+        if (at_most-- == 0) {
+            if (more != nullptr) *more = true;
+            break;
+        }
         if (mappings_.has_old_mapping(mapping.piece) || !mappings_.unmap(mapping)) continue;
         cut_out({mapping.address, mapping.piece.bytes});
         by_address_.erase(mapping.address);

@@ -85,10 +85,11 @@ class Extents {
     // driver refuses stays on the list.
     bool unmap_old(std::size_t at_most) { return mappings_.unmap_old(at_most); }
     // Gives memory back to the driver, until `bytes` have gone or a handle more: those that are
-    // wholly idle since before that time, longest idle first. Unmaps all old mappings first, since
-    // memory goes only when no mapping maps it. A handle that cannot be unmapped stays idle.
-    // Returns the bytes that have gone.
-    std::uint64_t release(std::uint64_t bytes, std::int64_t idle_before);
+    // wholly idle since before that time, longest idle first. Unmaps old mappings first, since
+    // memory goes only when nothing maps it. A handle that cannot be unmapped stays idle. At most
+    // so many of each; `more` says whether others are left. Returns the bytes that have gone.
+    std::uint64_t release(std::uint64_t bytes, std::int64_t idle_before,
+                          std::size_t at_most = kEveryMapping, bool* more = nullptr);
     // Idle since any time: threads of a simulated GPU have clocks of their own, and what one of
     // them gave a moment ago may lie ahead of another one's now.
     static constexpr std::int64_t kAnyTime = std::numeric_limits<std::int64_t>::max();

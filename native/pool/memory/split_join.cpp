@@ -2,12 +2,13 @@
 // neighbours, and cut. The stream may have all of it at once, so nobody waits and the driver is not
 // called.
 #include <algorithm>
-#include <new>
 #include <span>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "base/rules.h"
-#include "pool/pool.h"
+#include "pool/memory/device_memory.h"
+#include "pool/streams/stream_cache.h"
 
 namespace vramkit::pool {
 namespace {
@@ -99,14 +100,10 @@ StreamCache::Entry take_smallest(StreamCache& stream_cache, const Wanted& wanted
 
 }  // namespace
 
-// A large block for the stream, out of what it has free. Cuts whole handles of so many bytes.
-BlockRef Pool::split_or_join(const ThreadCache& cache, ClassIndex index, std::uint64_t cut_up_to) {
-    if (cache.stream_cache == nullptr || !is_large(index)) return {};
-    // A tool is told that a graph uses its blocks as they are.
-    if (nvtx_ != nullptr && is_capture(cache.number)) return {};
+BlockRef DeviceMemory::split_or_join(StreamCache& stream_cache, ClassIndex index,
+                                     std::uint64_t cut_up_to) {
     const std::uint64_t bytes = class_bytes(index);
     const Wanted wanted{index, extents_->bounds(), cut_up_to};
-    StreamCache& stream_cache = *cache.stream_cache;
     const std::lock_guard guard(stream_cache.lock);
     if (stream_cache.ended || stream_cache.bytes < bytes) return {};
     // When as many are new as there are: so it costs each of them little, however many they are.
@@ -119,13 +116,13 @@ BlockRef Pool::split_or_join(const ThreadCache& cache, ClassIndex index, std::ui
     if (found.block.slab == nullptr) return {};
     ++stream_cache.hits;
     if (found.block.bytes() > with_excess(bytes)) {
-        try {
+        // Without host memory for another record the block stays whole.
+        if_host_memory_allows([&] {
             stream_cache.make_room(class_served_by(found.block.bytes() - bytes), 1);
-            stream_cache.put_back({large_->cut(found.block, bytes, stream_cache.spare),
-                                   is_broken(Rule::split_block_keeps_fence) ? 0 : found.fence});
-        } catch (const std::bad_alloc&) {
-            // The host has no memory for another record: the block stays whole.
-        }
+            const BlockRef rest = large_->cut(found.block, bytes, stream_cache.spare);
+            stream_cache.put_back(
+                {rest, is_broken(Rule::split_block_keeps_fence) ? 0 : found.fence});
+        });
     }
     return found.block;
 }

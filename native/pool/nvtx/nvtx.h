@@ -27,7 +27,7 @@ class NvtxMarks {
     void add_block(std::uint64_t address, std::uint64_t bytes);
     // Whatever is marked there.
     void remove_block(std::uint64_t address, std::uint64_t bytes);
-    // The allocation goes: so do all fences, and none are made any more.
+    // The allocation goes: so do all marks, and none are made any more.
     void clear();
 
   private:

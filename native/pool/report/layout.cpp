@@ -3,22 +3,24 @@
 #include <array>
 #include <mutex>
 
-#include "pool/pool.h"
+#include "pool/report/layout.h"
 
 namespace vramkit::pool {
 
-Pool::Layout Pool::layout() {
-    const std::lock_guard guard(lock_);
+Layout layout_of(const Parts& parts) {
+    const Extents& extents = parts.memory.extents();
+    const Slabs& slabs = parts.memory.slabs();
+    const Streams& streams = parts.streams;
     Layout layout;
     const auto add_extent = [&](const Extent& extent, Layout::Use use) {
         std::vector<std::uint64_t> pieces;
-        extents_->each_part(extent, [&](std::uint64_t bytes) { pieces.push_back(bytes); });
+        extents.each_part(extent, [&](std::uint64_t bytes) { pieces.push_back(bytes); });
         layout.extents.push_back({extent.address, extent.bytes, std::move(pieces), use});
     };
     // Streams first, captures after them: the mapping of a number in the list.
     const auto mapping = [&](std::uint32_t number) {
         return is_capture(number)
-                   ? static_cast<std::int64_t>(streams_.size() + (number & ~kCaptureBit))
+                   ? static_cast<std::int64_t>(streams.streams().size() + (number & ~kCaptureBit))
                    : std::int64_t{number};
     };
     const auto add_block = [&](const Slab& slab, std::uint32_t number) {
@@ -28,40 +30,38 @@ Pool::Layout Pool::layout() {
         layout.blocks.push_back({slab.address + number * slab.block_bytes, slab.block_bytes, asked,
                                  state, state == State::idle ? -1 : mapping(block.stream())});
     };
-    for (const auto& [address, segment] : slabs_->segments()) {
+    for (const auto& [address, segment] : slabs.segments()) {
         add_extent(segment->extent, Layout::Use::slabs);
     }
     {
         std::vector<std::unique_lock<BriefMutex>> guards;  // nobody cuts or joins meanwhile
-        for (const auto* list : {&stream_caches_, &arenas_}) {
-            for (const auto& stream_cache : *list) guards.emplace_back(stream_cache->lock);
-        }
-        large_->each([&](const Slab& slab) {
+        streams.each_cache([&](StreamCache& cache) { guards.emplace_back(cache.lock); });
+        parts.memory.large().each([&](const Slab& slab) {
             add_extent(slab.extent(), Layout::Use::block);
             add_block(slab, 0);
         });
     }
-    extents_->each_idle([&](const Extent& extent) { add_extent(extent, Layout::Use::idle); });
+    extents.each_idle([&](const Extent& extent) { add_extent(extent, Layout::Use::idle); });
     std::sort(layout.extents.begin(), layout.extents.end(),
               [](const auto& a, const auto& b) { return a.address < b.address; });
-    for (const auto& [address, slab] : slabs_->all()) {
+    for (const auto& [address, slab] : slabs.all()) {
         layout.slabs.push_back({slab->address, slab->bytes, slab->block_bytes, slab->count});
         for (std::uint32_t i = 0; i < slab->count; ++i) add_block(*slab, i);
     }
     std::sort(layout.blocks.begin(), layout.blocks.end(),
               [](const auto& a, const auto& b) { return a.address < b.address; });
-    for (const auto* list : {&streams_, &captures_}) {
-        for (const Known& each : *list) {
-            const bool lives = each.stream_cache != nullptr;
-            layout.streams.push_back({lives ? each.stream_cache->stream.id : 0, list == &captures_,
-                                      !lives || each.stream_cache->ended});
+    for (const auto* list : {&streams.streams(), &streams.captures()}) {
+        for (const StreamRecord& each : *list) {
+            const bool lives = each.cache != nullptr;
+            layout.streams.push_back({lives ? each.cache->stream.id : 0,
+                                      list == &streams.captures(), !lives || each.cache->ended});
         }
     }
     return layout;
 }
 
-std::string Pool::check_invariants() {
-    const std::lock_guard guard(lock_);
+std::string check_invariants(const Parts& parts) {
+    const Slabs& slabs = parts.memory.slabs();
     std::unordered_map<const Slab*, std::array<std::uint64_t, 6>> found;
     std::string wrong;
     const auto count = [&](const BlockRef& block, State state, ClassIndex index,
@@ -72,12 +72,12 @@ std::string Pool::check_invariants() {
         if (block.slab->index != index) wrong += "a block is in the bin of another class; ";
         ++found[block.slab][static_cast<std::size_t>(state)];
     };
-    for (const auto& cache : caches_) {
+    for (const auto& cache : parts.threads.all()) {
         std::uint64_t bytes = 0;
         for (ClassIndex index = 0; index < kClasses; ++index) {
             const ThreadCache::Bin& bin = cache->bins[index];
             if (bin.low > bin.blocks.size())
-                wrong += "a low fence of a cache is above its blocks; ";
+                wrong += "a low-water mark of a cache is above its blocks; ";
             for (const BlockRef& block : bin.blocks) {
                 bytes += block.bytes();
                 count(block, State::cached, index, "a cache");
@@ -85,32 +85,29 @@ std::string Pool::check_invariants() {
         }
         if (bytes != cache->bytes) wrong += "the bytes of a cache do not add up; ";
     }
-    for (const auto* list : {&stream_caches_, &arenas_}) {
-        for (const auto& stream_cache : *list) {
-            std::uint64_t bytes = 0, large = 0;
-            for (ClassIndex index = 0; index < kClasses; ++index) {
-                const StreamCache::Bin& bin = stream_cache->bins[index];
-                if (is_large(index)) large += bin.blocks.size();
-                if ((stream_cache->next_filled(index) == index) == bin.blocks.empty()) {
-                    wrong += "a stream_cache does not know where it has blocks; ";
-                }
-                if (std::max(bin.low, bin.leaving) > bin.blocks.size()) {
-                    wrong += "a fence of a stream_cache is above its blocks; ";
-                }
-                Fences::Number before = 0;
-                for (const auto& [block, fence] : bin.blocks) {
-                    bytes += block.bytes();
-                    count(block, State::stream_cached, index, "a stream_cache");
-                    if (fence < before) wrong += "the fences of a stream_cache are out of order; ";
-                    before = fence;
-                }
+    parts.streams.each_cache([&](const StreamCache& cache) {
+        std::uint64_t bytes = 0, large = 0;
+        for (ClassIndex index = 0; index < kClasses; ++index) {
+            const StreamCache::Bin& bin = cache.bins[index];
+            if (is_large(index)) large += bin.blocks.size();
+            if ((cache.next_filled(index) == index) == bin.blocks.empty()) {
+                wrong += "a stream cache does not know where it has blocks; ";
             }
-            if (bytes != stream_cache->bytes)
-                wrong += "the bytes of a stream_cache do not add up; ";
-            if (large != stream_cache->large_blocks) wrong += "a stream_cache has miscounted; ";
+            if (std::max(bin.low, bin.leaving) > bin.blocks.size()) {
+                wrong += "a low-water mark of a stream cache is above its blocks; ";
+            }
+            Fences::Number before = 0;
+            for (const auto& [block, fence] : bin.blocks) {
+                bytes += block.bytes();
+                count(block, State::stream_cached, index, "a stream cache");
+                if (fence < before) wrong += "the fences of a stream cache are out of order; ";
+                before = fence;
+            }
         }
-    }
-    held_blocks_.each([&](const BlockRef& block) {
+        if (bytes != cache.bytes) wrong += "the bytes of a stream cache do not add up; ";
+        if (large != cache.large_blocks) wrong += "a stream cache has miscounted; ";
+    });
+    parts.held.each([&](const BlockRef& block) {
         count(block, State::held, block.slab->index, "the list of held ones");
     });
     std::vector<Extent> held;
@@ -125,27 +122,27 @@ std::string Pool::check_invariants() {
         }
     };
     std::array<std::uint64_t, kClasses> idle{};
-    for (const auto& [address, slab] : slabs_->all()) {
+    for (const auto& [address, slab] : slabs.all()) {
         check_slab(*slab);
         idle[slab->index] += slab->idle.size();
     }
     for (ClassIndex index = 0; index < kClasses; ++index) {
-        if (idle[index] != slabs_->idle_blocks(index)) wrong += "idle blocks do not add up; ";
+        if (idle[index] != slabs.idle_blocks(index)) wrong += "idle blocks do not add up; ";
     }
     std::uint64_t free_spans = 0;
-    large_->each([&](const Slab& slab) {
+    parts.memory.large().each([&](const Slab& slab) {
         held.push_back(slab.extent());
         check_slab(slab);
     });
-    for (const auto& [address, segment] : slabs_->segments()) {
+    for (const auto& [address, segment] : slabs.segments()) {
         held.push_back(segment->extent);
         free_spans += segment->free;
         if (segment->used.count() + segment->free != segment->spans) {
             wrong += "the spans of a segment do not add up; ";
         }
     }
-    if (free_spans * kSpan != slabs_->free_span_bytes()) wrong += "free spans do not add up; ";
-    return wrong + extents_->check(&held);
+    if (free_spans * kSpan != slabs.free_span_bytes()) wrong += "free spans do not add up; ";
+    return wrong + parts.memory.extents().check(&held);
 }
 
 }  // namespace vramkit::pool

@@ -1,149 +1,149 @@
-// Frees that are not simply the stream's: of lent blocks, and where captures come in.
+// Frees that are not simply the stream's: of blocks used on several, and where captures come in.
 #include "pool/streams/held_blocks.h"
-#include "base/rules.h"
 
-#include "base/scopes.h"
-#include "base/stream_ref.h"
-#include "pool/pool.h"
+#include "base/rules.h"
 
 namespace vramkit::pool {
 
-bool Pool::also_used_on(std::uint64_t address, const StreamRef& stream, Failure& why) {
-    BlockRef block;
-    if (find_live(address, {}, block, why) == 0) return false;
-    const std::lock_guard guard(lock_);
-    if (block.slab == nullptr) {
-        DirectBlock* const direct = direct_.find(address);
-        if (direct == nullptr) why = Failure::bad_value("the block is not in use: freed twice?");
-        return direct != nullptr && note_graph(*direct, stream, why);
-    }
-    const std::optional<std::uint32_t> number = number_of(stream, why);
-    if (!number) return false;
-    if (!block.block().change(State::live, State::shared) &&
-        block.block().state() != State::shared) {
-        why = Failure::bad_value("the block is not in use: freed twice?");
-        return false;
-    }
-    held_blocks_.note(address, *number);
-    return true;
-}
-
-bool Pool::free_beside(std::uint64_t address, const StreamRef& current, Failure& why) {
-    BlockRef block;
-    if (find_live(address, {}, block, why) == 0) return false;
-    bool same = false;
-    if (block.slab != nullptr && !closed()) {
-        const std::lock_guard guard(lock_);
-        const std::uint32_t number = block.block().stream();
-        if (is_capture(number) || current.capture != 0) {
-            same = known(number).handle == current.handle;  // captures go by it
-        } else if (const StreamCache* const stream_cache = known(number).stream_cache.get();
-                   stream_cache != nullptr) {
-            same = stream_cache->stream.id ==
-                   current.id;  // the driver has used the handle again, perhaps
-        }
-    }
-    return free(address, {}, same ? std::optional(current) : std::nullopt, why);
-}
-
-// Where a block goes that is freed on a stream, or without one on that of its allocation, and who
-// may still use it then.
 //   - A plain block, freed on a plain stream: that stream's.
 //   - A graph's block, freed inside its capture: that capture's stream's.
 //   - A graph's block, freed elsewhere: stays the graph's, and the stream it is freed on may use it
 //     up to now.
 //   - A plain block, freed inside a capture: its stream's again when the graph is gone, which may
 //     use it until then.
-std::optional<Pool::Freeing> Pool::plan_free(BlockRef block, const std::optional<StreamRef>& stream,
-                                             Failure& why) {
-    if (closed()) {
-        why = Failure::closed("the pool");
-        return {};
-    }
-    const SlowPathScope scope(call_, context_);
+std::optional<FreePlan> HeldBlocks::plan(BlockRef block, const std::optional<StreamRef>& stream,
+                                         Failure& why) {
+    const SlowPathScope scope = card_.enter();
     const std::uint32_t owner = block.block().stream();
-    Freeing plan{owner, {}};
+    FreePlan plan{owner, {}};
     std::optional<StreamRef> at = stream;
     if (!at && is_capture(owner)) at = stream_of_capture(owner);
     if (at) {
-        const std::optional<std::uint32_t> given = number_of(*at, why);
+        const std::optional<std::uint32_t> given = streams_.number_of(*at, why);
         if (!given) return {};
-        const bool same_capture = is_capture(owner) && is_capture(*given) &&
-                                  captures_[owner & ~kCaptureBit].capture == at->capture;
+        const bool same_capture =
+            is_capture(owner) && is_capture(*given) && streams_[owner].capture == at->capture;
         if (same_capture || (!is_capture(owner) && !is_capture(*given))) {
             if (!is_broken(Rule::given_stream_counts_on_slow_path)) plan.home = *given;
-        } else if (*given != owner) {
-            if (!is_broken(Rule::graph_waits_for_who_frees_its_block))
-                add_use(plan.uses, *given, true);
+        } else if (*given != owner && !is_broken(Rule::graph_waits_for_who_frees_its_block)) {
+            add_use(plan.uses, *given, true);
         }
     } else if (is_capture(owner)) {
-        plan.uses.emplace_back();
+        plan.uses.push_back({nullptr, 0, nullptr, card_waits_});
     }
     if (block.block().state() != State::shared) return plan;
-    for (const std::uint32_t number : held_blocks_.noted(block.address())) {
+    const auto noted = noted_.find(block.address());
+    if (noted == noted_.end()) return plan;
+    for (const std::uint32_t number : noted->second) {
         if (number == plan.home) continue;
         // Inside one capture the order becomes part of the graph.
-        const bool in_capture = at && at->capture != 0 && is_capture(number) &&
-                                captures_[number & ~kCaptureBit].capture == at->capture;
-        if (in_capture && order_in_capture(known(number).stream_cache->stream, *at)) continue;
+        const bool in_capture =
+            at && at->capture != 0 && is_capture(number) && streams_[number].capture == at->capture;
+        if (in_capture && order_in_capture(streams_[number].cache->stream, *at)) continue;
         if (!is_broken(Rule::held_until_other_streams_are_done)) add_use(plan.uses, number, false);
     }
     return plan;
 }
 
 // The stream that a capture was made on, as it is now; none where its handle may be dead.
-std::optional<StreamRef> Pool::stream_of_capture(std::uint32_t number) {
-    const Known& capture = known(number);
+std::optional<StreamRef> HeldBlocks::stream_of_capture(std::uint32_t number) const {
+    const StreamRecord& capture = streams_[number];
     if (!capture.durable) return {};
     StreamRef stream{capture.handle};
     stream.durable = true;
-    if (identify(call_, stream) != CUDA_SUCCESS) return {};
+    if (identify(card_.call, stream) != CUDA_SUCCESS) return {};
     return stream;
 }
 
 // given: the stream was given to this call, and its handle is good.
-void Pool::add_use(std::vector<Use>& uses, std::uint32_t number, bool given) {
-    const Known& by = known(number);
-    if (by.stream_cache == nullptr) return;  // it is over
+void HeldBlocks::add_use(std::vector<Use>& uses, std::uint32_t number, bool given) const {
+    const StreamRecord& by = streams_[number];
+    if (by.cache == nullptr) return;  // it is over
     if (is_capture(number)) {
         uses.push_back({nullptr, 0, by.graph});
         return;
     }
-    const std::lock_guard guard(by.stream_cache->lock);
-    uses.push_back({by.stream_cache, by.stream_cache->point_now(given), nullptr});
+    const std::lock_guard guard(by.cache->lock);
+    uses.push_back({by.cache, by.cache->point_now(given), nullptr});
 }
 
-bool Pool::order_in_capture(const StreamRef& use, const StreamRef& stream) {
+bool HeldBlocks::order_in_capture(const StreamRef& use, const StreamRef& stream) const {
+    const DriverTable& call = card_.call;
     CUevent event = nullptr;
-    if (call_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return false;
-    const bool ordered = call_.cuEventRecord(event, use.handle) == CUDA_SUCCESS &&
-                         call_.cuStreamWaitEvent(stream.handle, event, 0) == CUDA_SUCCESS;
-    call_.cuEventDestroy_v2(event);
+    if (call.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) return false;
+    const bool ordered = call.cuEventRecord(event, use.handle) == CUDA_SUCCESS &&
+                         call.cuStreamWaitEvent(stream.handle, event, 0) == CUDA_SUCCESS;
+    call.cuEventDestroy_v2(event);
     return ordered;
 }
 
-// What is held no longer is its stream's again. The checker is told of it now: at the free others
-// may have used it. Of a stream whose handle may be dead there is no telling.
-bool Pool::release_held(bool wait) {
+void HeldBlocks::Held::drop_uses() {
+    for (std::size_t i = 0; i < uses.size();) {
+        if (uses[i].is_over()) {
+            uses.erase(uses.begin() + static_cast<std::ptrdiff_t>(i));
+        } else {
+            ++i;
+        }
+    }
+}
+
+bool HeldBlocks::release() {
+    for (Held& held : held_) held.drop_uses();
+    std::partition(held_.begin(), held_.end(), [](const Held& held) { return !held.uses.empty(); });
     bool any = false;
-    held_blocks_.release(wait, [&](BlockRef block, std::uint32_t number) {
+    while (!held_.empty() && held_.back().uses.empty()) {
+        const BlockRef block = held_.back().block;
+        const std::uint64_t bytes = block.bytes();
+        const auto drop = [&] {
+            held_.pop_back();
+            bytes_ -= bytes;
+        };
+        try {
+            give_to_stream(block, held_.back().number);
+        } catch (...) {
+            // Its state says whether it is held still.
+            if (block.block().state() != State::held) drop();
+            throw;
+        }
+        drop();
         any = true;
-        const std::shared_ptr<StreamCache> stream_cache = known(number).stream_cache;
-        if (stream_cache == nullptr) {
-            give_idle(block);
-            return;
-        }
-        const std::lock_guard guard(stream_cache->lock);
-        stream_cache->make_room(block.slab->index, 1);  // before anybody is told
-        if (nvtx_ != nullptr && !is_capture(number)) {
-            nvtx_->remove_block(block.address(), block.bytes());
-        }
-        if (stream_cache->can_record_fence()) {
-            checker_.block_freed(block.address(), block.bytes(), stream_cache->stream.handle);
-        }
-        stream_cache->put(block);
-    });
+    }
     return any;
+}
+
+// The checker is told of it now: at the free others might have used it. Of a stream whose handle
+// may be dead there is no telling.
+void HeldBlocks::give_to_stream(BlockRef block, std::uint32_t number) {
+    const std::shared_ptr<StreamCache> cache = streams_[number].cache;
+    if (cache == nullptr) {
+        memory_.give_idle(block);
+        return;
+    }
+    const std::lock_guard guard(cache->lock);
+    cache->make_room(block.slab->index, 1);  // before anybody is told
+    if (memory_.nvtx() != nullptr && !is_capture(number)) {
+        memory_.nvtx()->remove_block(block.address(), block.bytes());
+    }
+    if (cache->can_record_fence()) {
+        card_.checker.block_freed(block.address(), block.bytes(), cache->stream.handle);
+    }
+    cache->put(block);
+}
+
+std::uint64_t HeldBlocks::bytes_awaiting_card() const {
+    std::uint64_t bytes = 0;
+    for (const Held& held : held_) {
+        const auto awaits = [](const Use& use) { return use.awaits_card(); };
+        if (std::any_of(held.uses.begin(), held.uses.end(), awaits)) bytes += held.block.bytes();
+    }
+    return bytes;
+}
+
+void HeldBlocks::end_card_wait(std::uint64_t wait) {
+    for (Held& held : held_) {
+        std::erase_if(held.uses,
+                      [&](const Use& use) { return use.awaits_card() && use.since <= wait; });
+    }
 }
 
 }  // namespace vramkit::pool

@@ -5,13 +5,15 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "pool/device_context.h"
 #include "pool/streams/graph_life.h"
-#include "pool/streams/stream_cache.h"
+#include "pool/streams/streams.h"
 #include "pool/types.h"
 
 namespace vramkit::pool {
@@ -22,19 +24,36 @@ struct Use {
     std::shared_ptr<StreamCache> stream_cache;
     Fences::Number point = 0;
     std::shared_ptr<GraphLife> graph;
+    std::uint64_t since = 0;  // of neither: counts the waits for the card that had begun
 
-    bool is_over(bool wait) const {
+    bool awaits_card() const { return stream_cache == nullptr && graph == nullptr; }
+    bool is_over() const {
         if (graph != nullptr) return graph->over();
         if (stream_cache == nullptr) return false;
-        std::unique_lock guard(stream_cache->lock);
-        if (wait) stream_cache->wait(guard);
+        const std::lock_guard guard(stream_cache->lock);
         return stream_cache->is_past(point);
+    }
+};
+
+// Where a freed block goes, and who may still use it.
+struct FreePlan {
+    std::uint32_t home = 0;  // the stream that has the block then
+    std::vector<Use> uses;   // awaited before
+
+    bool has_graph() const {
+        return std::any_of(uses.begin(), uses.end(),
+                           [](const Use& use) { return use.graph != nullptr; });
     }
 };
 
 // With the pool's lock, in its context.
 class HeldBlocks {
   public:
+    HeldBlocks(const DeviceContext& card, DeviceMemory& memory, Streams& streams)
+        : card_(card), memory_(memory), streams_(streams) {}
+    HeldBlocks(const HeldBlocks&) = delete;
+    HeldBlocks& operator=(const HeldBlocks&) = delete;
+
     // The block is used on this stream too.
     void note(std::uint64_t address, std::uint32_t stream) {
         std::vector<std::uint32_t>& streams = noted_[address];
@@ -42,63 +61,44 @@ class HeldBlocks {
             streams.push_back(stream);
         }
     }
-    // The streams that were noted, until forget().
-    std::span<const std::uint32_t> noted(std::uint64_t address) const {
-        const auto found = noted_.find(address);
-        if (found == noted_.end()) return {};
-        return found->second;
-    }
     void forget(std::uint64_t address) { noted_.erase(address); }
+    // For a block that is freed on a stream, or without one on that of its allocation. Nullopt and
+    // the reason: the stream is none of the pool's.
+    std::optional<FreePlan> plan(BlockRef block, const std::optional<StreamRef>& stream,
+                                 Failure& why);
+
     // So that the next hold() cannot fail.
     void make_room() {
         if (held_.size() == held_.capacity()) held_.reserve(2 * held_.size() + 8);
     }
-    // It becomes free for the stream of this number.
-    void hold(BlockRef block, std::uint32_t number, std::vector<Use> uses) {
-        held_.push_back({block, number, std::move(uses)});
+    // It becomes free for the stream `plan.home` when all its uses are over.
+    void hold(BlockRef block, FreePlan plan) {
+        held_.push_back({block, plan.home, std::move(plan.uses)});
         bytes_ += block.bytes();
     }
-    // visit(block, number) for each that is held no longer, which gives it another state. Where
-    // that fails without host memory, its state says whether it is held still.
-    template <class Visit>
-    void release(bool wait, Visit visit) {
-        for (Held& held : held_) held.drop_uses(wait);
-        std::partition(held_.begin(), held_.end(),
-                       [](const Held& held) { return !held.uses.empty(); });
-        while (!held_.empty() && held_.back().uses.empty()) {
-            const BlockRef block = held_.back().block;
-            const std::uint64_t bytes = block.bytes();
-            const auto drop = [&] {
-                held_.pop_back();
-                bytes_ -= bytes;
-            };
-            try {
-                visit(block, held_.back().number);
-            } catch (...) {
-                if (block.block().state() != State::held) drop();
-                throw;
-            }
-            drop();
-        }
-    }
+    // What is held no longer goes to the cache of its stream. True: any did. Where that fails
+    // without host memory nothing is lost, and the next call goes on.
+    bool release();
+
     // Of those that only a wait for the whole card helps.
-    std::uint64_t bytes_awaiting_card() const {
-        std::uint64_t bytes = 0;
-        for (const Held& held : held_) {
-            if (std::any_of(held.uses.begin(), held.uses.end(), awaits_card)) {
-                bytes += held.block.bytes();
-            }
-        }
-        return bytes;
-    }
-    // All work of the card up to now is done. What graphs may do later is not.
-    void card_is_done() {
-        for (Held& held : held_) std::erase_if(held.uses, awaits_card);
-    }
+    std::uint64_t bytes_awaiting_card() const;
+    // A wait for the card begins; when it is over, what was held before is done. What graphs may do
+    // later is not.
+    std::uint64_t begin_card_wait() { return card_waits_++; }
+    void end_card_wait(std::uint64_t wait);
+
     std::uint64_t bytes() const { return bytes_; }
+    // visit(block) and visit(number): of blocks that are held; numbers of streams that are known.
     template <class Visit>
     void each(Visit visit) const {
         for (const Held& held : held_) visit(held.block);
+    }
+    template <class Visit>
+    void each_number(Visit visit) const {
+        for (const Held& held : held_) visit(held.number);
+        for (const auto& [address, streams] : noted_) {
+            for (const std::uint32_t number : streams) visit(number);
+        }
     }
 
   private:
@@ -108,23 +108,21 @@ class HeldBlocks {
         std::vector<Use> uses;
 
         // Those that are over; one whose question fails without host memory is not lost.
-        void drop_uses(bool wait) {
-            for (std::size_t i = 0; i < uses.size();) {
-                if (uses[i].is_over(wait)) {
-                    uses.erase(uses.begin() + static_cast<std::ptrdiff_t>(i));
-                } else {
-                    ++i;
-                }
-            }
-        }
+        void drop_uses();
     };
-    static bool awaits_card(const Use& use) {
-        return use.stream_cache == nullptr && use.graph == nullptr;
-    }
 
+    std::optional<StreamRef> stream_of_capture(std::uint32_t number) const;
+    void add_use(std::vector<Use>& uses, std::uint32_t number, bool given) const;
+    bool order_in_capture(const StreamRef& use, const StreamRef& stream) const;
+    void give_to_stream(BlockRef block, std::uint32_t number);
+
+    const DeviceContext& card_;
+    DeviceMemory& memory_;
+    Streams& streams_;
     std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> noted_;  // by address
     std::vector<Held> held_;
     std::uint64_t bytes_ = 0;
+    std::uint64_t card_waits_ = 0;
 };
 
 }  // namespace vramkit::pool

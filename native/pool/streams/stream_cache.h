@@ -190,18 +190,8 @@ class StreamCache {
     // Whether the work before a point is done. Never waits.
     bool is_past(Fences::Number point) {
         if (!fences.is_recorded(point) && can_record_fence()) record();
-        fences.ask();
+        fences.poll();
         return fences.has_passed(point);
-    }
-    // Waits for all that has a fence, without this lock but with the pool's: the stream's threads
-    // go on meanwhile, and nobody else waits.
-    void wait(std::unique_lock<BriefMutex>& guard) {
-        const std::optional<Fences::Pinned> last = fences.pin_last();
-        if (!last) return;
-        guard.unlock();
-        const bool done = fences.call().cuEventSynchronize(last->second) == CUDA_SUCCESS;
-        guard.lock();
-        fences.take_back(*last, done);
     }
     // The stream is about to go: the last fence, while it lives.
     void end() {

@@ -1,0 +1,46 @@
+// What takes several parts together.
+#include "pool/parts.h"
+
+#include <vector>
+
+namespace vramkit::pool {
+
+void Parts::collect() {
+    threads.drain_all();
+    held.release();
+    streams.collect_all();
+    threads.drop_ended();
+    memory.free_segments(true);
+}
+
+// A number is known while a block of the stream is with a user or held, a thread has a cache of it,
+// or a block is noted as used on it. All blocks are looked at for that, so it is done only when as
+// many streams are new as were known the last time.
+void Parts::reuse_numbers() {
+    if (!streams.should_reuse_numbers()) return;
+    std::vector<bool> known_streams(streams.streams().size()),
+        known_captures(streams.captures().size());
+    const auto note = [&](std::uint32_t number) {
+        if (is_capture(number)) {
+            known_captures[number & ~kCaptureBit] = true;
+        } else {
+            known_streams[number] = true;
+        }
+    };
+    const auto note_blocks = [&](const Slab& slab) {
+        for (std::uint32_t i = 0; i < slab.count; ++i) {
+            if (slab.record(i).with_user()) note(slab.record(i).stream());
+        }
+    };
+    // A block that is just handed out is of a stream that has a cache here.
+    for (const auto& cache : threads.all()) note(cache->number);
+    for (const auto& [address, slab] : memory.slabs().all()) note_blocks(*slab);
+    memory.large().each(note_blocks);
+    held.each_number(note);
+    direct.each_number(note);
+    streams.reuse_numbers([&](std::uint32_t number) {
+        return is_capture(number) ? known_captures[number & ~kCaptureBit] : known_streams[number];
+    });
+}
+
+}  // namespace vramkit::pool

@@ -1,0 +1,71 @@
+// The explanation of an out-of-memory failure.
+#include "pool/report/explain.h"
+
+#include <mutex>
+
+#include "pool/report/free_memory.h"
+
+namespace vramkit::pool {
+
+std::string explain_shortage(const Parts& parts, std::uint64_t bytes, const Failure& cause,
+                             ClassIndex largest) {
+    const FreeMemory free = free_memory(parts, largest);
+    const std::uint64_t mapped = parts.memory.mapped(), limit = parts.config.limit;
+    size_t card_free = 0, card = parts.card.bytes;
+    parts.card.call.cuMemGetInfo_v2(&card_free, &card);
+    const auto mib = [](std::uint64_t value) { return std::to_string(value >> 20) + " MiB"; };
+    const auto live = static_cast<std::uint64_t>(parts.threads.usage.live());
+    std::string text = "out of device memory: asked for " + std::to_string(bytes) + " bytes (" +
+                       mib(bytes) + "). The pool holds " + mib(mapped) + ", of which " + mib(live) +
+                       " are in use, " + mib(free.cached) + " in caches, " +
+                       mib(free.stream_cached) + " waiting for streams and " + mib(free.idle()) +
+                       " idle; the largest free piece has " + mib(free.largest) +
+                       ". The card has " + mib(card_free) + " of " + mib(card) + " free.";
+    if (bytes > parts.card.bytes) return text + " No block can be larger than the card.";
+    if (bytes > parts.memory.most_bytes()) {
+        return text + " No block can be larger than the limit of " + mib(limit) +
+               ": raise the limit.";
+    }
+    const auto name = [](std::uint64_t stream) {
+        return stream == kLegacyStreamId ? std::string("the legacy default stream")
+                                         : "stream " + std::to_string(stream);
+    };
+    if (const auto [stream, held] = parts.threads.stream_with_most_in_use();
+        held >= static_cast<std::int64_t>(kPage)) {
+        text += " Most of what is in use is of " + name(stream) + ": " +
+                mib(static_cast<std::uint64_t>(held)) + ".";
+    }
+    // Who holds most of what cannot be had.
+    std::uint64_t most = 0, holder = 0, arena = 0, unfenced = parts.held.bytes_awaiting_card();
+    parts.streams.each_cache([&](StreamCache& cache) {
+        const std::lock_guard guard(cache.lock);
+        if (cache.stream.capture != 0) {
+            arena += cache.bytes;
+        } else if (!cache.can_record_fence() && cache.has_unfenced()) {
+            unfenced += cache.bytes;
+        }
+        if (cache.bytes > most) {
+            most = cache.bytes;
+            holder = cache.stream.id;
+        }
+    });
+    if (most > 0) text += " Most of what waits is of " + name(holder) + ": " + mib(most) + ".";
+    if (unfenced > 0) {
+        text += " Up to " + mib(unfenced) +
+                " were freed on raw streams that may be gone: release_all waits for the card.";
+    }
+    if (arena > 0) text += " Captured graphs keep " + mib(arena) + ".";
+    if (limit > 0) text += " The limit is " + mib(limit) + ".";
+    if (cause.call.empty() && limit > 0) {
+        text += " Raise the limit, or free blocks.";
+    } else if (free.stream_cached >= kPage) {
+        text += " Work under way holds what waits: synchronise, or free earlier.";
+    } else if (live + (live >> 3) >= card) {
+        text += " What is in use does not fit the card: free blocks.";
+    } else if (card_free + mapped < card / 2) {
+        text += " Other programs hold most of the card.";
+    }
+    return text;
+}
+
+}  // namespace vramkit::pool

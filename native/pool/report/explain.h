@@ -1,0 +1,17 @@
+// What a request that was not served is told: what is asked for, who has the memory, what would
+// help.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/failure.h"
+#include "pool/parts.h"
+
+namespace vramkit::pool {
+
+// With the pool's lock. `largest` as for free_memory().
+std::string explain_shortage(const Parts& parts, std::uint64_t bytes, const Failure& cause,
+                             ClassIndex largest);
+
+}  // namespace vramkit::pool

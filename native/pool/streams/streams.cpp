@@ -1,0 +1,233 @@
+// Streams come and go; what they have done with becomes anybody's.
+#include "pool/streams/streams.h"
+
+#include <algorithm>
+
+#include "base/rules.h"
+
+namespace vramkit::pool {
+namespace {
+
+constexpr std::size_t kAll = ~std::size_t{0};
+
+}  // namespace
+
+std::optional<std::uint32_t> Streams::number_of(const StreamRef& stream, Failure& why) {
+    const Key key{stream.id, stream.capture};
+    if (const auto found = numbers_.find(key); found != numbers_.end()) {
+        // First seen as a raw handle, perhaps, and now as a stream of ours.
+        StreamRecord& record = (*this)[found->second];
+        const std::lock_guard guard(record.cache->lock);
+        record.cache->stream.durable |= stream.durable;
+        record.durable |= stream.durable;
+        return found->second;
+    }
+    const SlowPathScope scope = card_.enter();
+    CUcontext context = card_.context;  // of which the legacy stream is by definition
+    if (!is_legacy(stream.handle) &&
+        failed(card_.call.cuStreamGetCtx(stream.handle, &context), "cuStreamGetCtx", why)) {
+        return {};
+    }
+    if (context != card_.context) {
+        why = Failure::bad_value("the stream is of another context than the pool");
+        return {};
+    }
+    std::shared_ptr<GraphLife> graph;
+    if (stream.capture != 0) {
+        cuuint64_t id = 0;
+        CUgraph captured = nullptr;
+        CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+        const CUresult result = card_.call.cuStreamGetCaptureInfo_v2(stream.handle, &status, &id,
+                                                                     &captured, nullptr, nullptr);
+        if (result != CUDA_SUCCESS || id != stream.capture || captured == nullptr) {
+            why = Failure::bad_value("the stream's capture is over or was broken");
+            return {};
+        }
+        graph = GraphLife::of(card_.call, captured);
+    }
+    const std::optional<std::uint32_t> number = new_number(stream.capture != 0, why);
+    if (!number) return {};
+    auto& caches = stream.capture == 0 ? caches_ : arenas_;
+    caches.reserve(caches.size() + 1);
+    const auto cache = std::make_shared<StreamCache>(events_, *number, stream);
+    if (stream.capture != 0) captures_by_handle_.emplace(stream.handle, *number);
+    numbers_.emplace(key, *number);
+    (*this)[*number] = {cache, std::move(graph), stream.capture, stream.handle, stream.durable};
+    caches.push_back(cache);
+    return number;
+}
+
+// A spare one where there is one. Its record is spare until it is filled.
+std::optional<std::uint32_t> Streams::new_number(bool capture, Failure& why) {
+    auto& spare = capture ? spare_captures_ : spare_streams_;
+    auto& records = capture ? captures_ : streams_;
+    if (spare.empty()) {
+        if (records.size() == kCaptureBit) {
+            why = Failure::bad_value("the pool knows too many streams (8,388,608)");
+            return {};
+        }
+        spare.reserve(records.size() + 1);
+        records.emplace_back().spare = true;
+        spare.push_back(static_cast<std::uint32_t>(records.size() - 1));
+    }
+    const std::uint32_t number = spare.back();
+    spare.pop_back();
+    return capture ? number | kCaptureBit : number;
+}
+
+std::optional<std::uint32_t> Streams::find(std::uint64_t id) const {
+    const auto found = numbers_.find({id, 0});
+    if (found == numbers_.end()) return {};
+    return found->second;
+}
+
+void Streams::collect(StreamCache& cache, ClassIndex index, std::size_t most) {
+    std::vector<BlockRef> blocks;
+    cache.take_passed(index, most, blocks);
+    if (is_broken(Rule::idle_only_behind_fence)) {
+        for (; most > 0 && !cache.bins[index].blocks.empty(); --most) {
+            blocks.push_back(cache.take_newest(index));
+        }
+    }
+    for (const BlockRef& block : blocks) memory_.give_idle(block);
+}
+
+void Streams::collect_all() {
+    for (const auto& each : caches_) {
+        StreamCache& cache = *each;
+        const std::lock_guard guard(cache.lock);
+        cache.record_fence();
+        cache.fences.poll();
+        for (ClassIndex index = 0; index < kClasses; ++index) collect(cache, index, kAll);
+    }
+}
+
+void Streams::wait(std::unique_lock<BriefMutex>& pool) {
+    std::vector<std::pair<std::shared_ptr<StreamCache>, Fences::Pinned>> last;
+    last.reserve(caches_.size());
+    for (const auto& each : caches_) {
+        const std::lock_guard guard(each->lock);
+        each->record_fence();
+        if (const auto pinned = each->fences.pin_last()) last.emplace_back(each, *pinned);
+    }
+    pool.unlock();
+    for (const auto& [cache, pinned] : last) {
+        const bool done = is_broken(Rule::host_waits_for_the_stream) ||
+                          card_.call.cuEventSynchronize(pinned.second) == CUDA_SUCCESS;
+        const std::lock_guard guard(cache->lock);
+        cache->fences.unpin(pinned, done);
+    }
+    pool.lock();
+}
+
+bool Streams::wait_for_unfenced(std::unique_lock<BriefMutex>& pool, bool for_others) {
+    std::vector<std::pair<std::shared_ptr<StreamCache>, Fences::Number>> unfenced;
+    unfenced.reserve(caches_.size());
+    for (const auto& each : caches_) {
+        const std::lock_guard guard(each->lock);
+        if (!each->has_unfenced()) continue;
+        // Other threads go on: only what is here now is waited for.
+        unfenced.emplace_back(each, is_broken(Rule::wait_covers_only_what_came_before)
+                                        ? each->fences.open()
+                                        : each->fences.close());
+    }
+    if (unfenced.empty() && !for_others) return false;
+    pool.unlock();
+    const bool waited = device_sync_.wait();
+    pool.lock();
+    if (!waited) return false;
+    for (const auto& [cache, number] : unfenced) {
+        const std::lock_guard guard(cache->lock);
+        cache->fences.pass(number);
+    }
+    return true;
+}
+
+void Streams::end(std::uint32_t number) {
+    StreamCache& cache = *(*this)[number].cache;
+    ending_.reserve(ending_.size() + 1);
+    const std::lock_guard guard(cache.lock);
+    cache.end();
+    if (is_broken(Rule::ending_stream_gets_last_fence)) cache.fences.pass_all();
+    // No work of a graph that is gone is left.
+    if (is_capture(number)) cache.fences.pass_all();
+    numbers_.erase({cache.stream.id, cache.stream.capture});
+    ending_.push_back(number);
+}
+
+std::vector<std::uint32_t> Streams::captures_that_are_over() const {
+    std::vector<std::uint32_t> over;
+    for (const auto& arena : arenas_) {
+        if (!arena->ended && ((*this)[arena->number].graph->over() ||
+                              is_broken(Rule::graph_keeps_its_block_until_its_end))) {
+            over.push_back(arena->number);
+        }
+    }
+    return over;
+}
+
+void Streams::drop_ended() {
+    for (const std::uint32_t number : ending_) {
+        StreamRecord& record = (*this)[number];
+        {
+            StreamCache& cache = *record.cache;
+            const std::lock_guard guard(cache.lock);
+            cache.fences.poll();
+            if (!cache.fences.has_passed(cache.last_fence)) continue;
+            for (ClassIndex index = 0; index < kClasses; ++index) collect(cache, index, kAll);
+            counters_.stream_cache_hits += cache.hits;
+            counters_.events_recorded += cache.recorded;
+            memory_.large().keep(cache.spare, 0);
+        }
+        record.cache = nullptr;
+    }
+    const auto is_over = [&](std::uint32_t number) { return (*this)[number].cache == nullptr; };
+    if (std::erase_if(ending_, is_over) == 0) return;
+    for (auto* list : {&caches_, &arenas_}) {
+        std::erase_if(*list, [&](const auto& cache) { return is_over(cache->number); });
+    }
+}
+
+void Streams::handle_closing(CUstream handle) {
+    const auto [begin, end] = captures_by_handle_.equal_range(handle);
+    for (auto each = begin; each != end; ++each) (*this)[each->second].durable = false;
+}
+
+void Streams::forget_handle(CUstream handle, std::uint32_t number) {
+    const auto [begin, end] = captures_by_handle_.equal_range(handle);
+    for (auto each = begin; each != end; ++each) {
+        if (each->second == number) {
+            captures_by_handle_.erase(each);
+            return;
+        }
+    }
+}
+
+void Streams::forget_driver() {
+    each_cache([](StreamCache& cache) {
+        const std::lock_guard guard(cache.lock);
+        cache.fences.forget();
+    });
+    events_.forget();
+    device_sync_.forget();
+}
+
+void Streams::drop_blocks() {
+    each_cache([](StreamCache& cache) {
+        const std::lock_guard guard(cache.lock);
+        for (ClassIndex index = 0; index < kClasses; ++index) {
+            while (cache.take_newest(index).slab != nullptr) {
+            }
+        }
+    });
+}
+
+void Streams::clear() {
+    streams_.clear();
+    captures_.clear();
+    caches_.clear();
+    arenas_.clear();
+    events_.drop();
+}
+
+}  // namespace vramkit::pool
