@@ -206,7 +206,11 @@ def test_who_waits_for_the_gpu_keeps_nobody_out_of_the_pool(
         }
         address = pool.malloc(4 * MIB, stream)
         through = threading.Event()
-        stream.host_function(lambda: None if through.wait() else None)
+
+        def held() -> None:
+            through.wait()
+
+        stream.host_function(held)
         pool.free(address)
 
         def wait() -> None:
