@@ -22,6 +22,11 @@ def add_arguments(parser: ArgumentParser, program: str, result: str) -> None:
         default=BUILD / "benchmarks" / "native" / program,
         help="the built program (default: %(default)s)",
     )
+    add_files(parser, result)
+
+
+def add_files(parser: ArgumentParser, result: str) -> None:
+    """Those of them that do not depend on the program."""
     parser.add_argument(
         "--sim-library",
         type=Path,
@@ -58,9 +63,14 @@ def run(arguments: list[str], accepted: tuple[int, ...] = (0,)) -> None:
 
 def publish(report: msgspec.Struct, table: str, output: Path) -> None:
     """Keeps the report as JSON and shows its table, which is Markdown, on standard output."""
+    write(report, output)
+    show(table)
+
+
+def write(report: msgspec.Struct, output: Path) -> None:
+    """The report as JSON, in a folder that is made where it is missing."""
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-    show(table)
 
 
 def show(table: str) -> None:
