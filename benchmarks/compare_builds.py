@@ -13,6 +13,7 @@ import tempfile
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -210,20 +211,36 @@ def table(report: Report) -> str:
     return "\n".join(lines)
 
 
-def compare(options: Namespace, folder: Path) -> Report:
-    end = time.monotonic() + options.time_limit
-    trees = [Tree(options.baseline.resolve()), Tree(options.tree.resolve())]
+def native_parts(trees: list[Tree], options: Namespace, folder: Path) -> list[Part]:
     print("compiling both builds", flush=True)
     paths = compile_trees(trees, folder, options.compiler, options.time_limit / 2)
+    return NativePrograms(dict(zip(BUILDS, paths, strict=True)), options, folder).parts()
+
+
+def python_parts(builds: list[Build], options: Namespace, folder: Path) -> list[Part]:
+    if options.packages is None:
+        return []
+    packages = Packages(dict(zip(BUILDS, options.packages, strict=True)), options.driver, folder)
+    for name, build in zip(BUILDS, builds, strict=True):
+        build.package = packages.version(name)
+    return [packages.part()]
+
+
+def compare(options: Namespace, folder: Path) -> Report:
+    """Throws Refused where neither the native rows nor those from Python can be compared."""
+    end = time.monotonic() + options.time_limit
+    trees = [Tree(options.baseline.resolve()), Tree(options.tree.resolve())]
     builds = [Build(tree.folder.name, tree.digest()) for tree in trees]
-    parts = NativePrograms(dict(zip(BUILDS, paths, strict=True)), options, folder).parts()
-    if options.packages:
-        packages = Packages(
-            dict(zip(BUILDS, options.packages, strict=True)), options.driver, folder
-        )
-        parts.append(packages.part())
-        for name, known in zip(BUILDS, builds, strict=True):
-            known.package = packages.version(name)
+    parts: list[Part] = []
+    notes: list[str] = []
+    for make in (partial(native_parts, trees), partial(python_parts, builds)):
+        try:
+            parts += make(options, folder)
+        except (CompileError, Refused) as error:
+            print(error, file=sys.stderr)
+            notes.append(last_words(str(error)))
+    if not parts:
+        raise Refused("nothing to compare")
     report = Report(
         benchmark="compare_builds",
         simulated=options.driver == "sim",
@@ -247,10 +264,10 @@ def compare(options: Namespace, folder: Path) -> Report:
         found.add(build, each.rows)
         print(f"{time.monotonic() - started:6.1f} s  {part.name}, {build}", flush=True)
         report.comparisons = found.judged()
-        report.missing = alternation.notes
+        report.missing = notes + alternation.notes
         # With every pass: a run that is ended from outside leaves what it measured.
         programs.write(report, options.output)
-    report.missing = alternation.notes
+    report.missing = notes + alternation.notes
     report.complete = not report.missing
     return report
 
@@ -328,7 +345,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         try:
             report = compare(options, Path(folder))
-        except (CompileError, Refused) as error:
+        except Refused as error:
             print(error, file=sys.stderr)
             return 2
     words = table(report)
