@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -331,10 +331,9 @@ def parse() -> Namespace:
 
 
 def at_least_one(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"'{text}' is given; it takes a whole number from 1 on")
+    return int(text)
 
 
 def main() -> int:
