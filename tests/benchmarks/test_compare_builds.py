@@ -214,3 +214,25 @@ def test_rows_are_grouped_by_family() -> None:
         "holes": "*/holes",
         "fragmentation": "*/fragmentation*",
     }
+
+
+ROWS = '{"rows": [{"workload": "w", "allocator": "a", "unit": "ns", "values": [1.0]}]}'
+
+
+@pytest.mark.parametrize(
+    ("script", "rows", "wrong"),
+    [
+        (f"echo '{ROWS}' > $0", 1, ""),
+        # A row failed: the others count.
+        (f"echo '{ROWS}' > $0; exit 1", 1, ""),
+        (f"echo '{ROWS}' > $0; echo why >&2; exit 2", 0, "status 2: why"),
+        ("echo /home/me/x.so is missing >&2; exit 1", 0, "status 1: x.so is missing"),
+    ],
+)
+def test_a_process_is_believed_if_it_ended_well(tmp_path: Path, script, rows, wrong) -> None:
+    from compare_builds import attempt
+
+    result = tmp_path / "result.json"
+    result.write_text(ROWS)  # of the pass before: never taken for this one's
+    found = attempt(["sh", "-c", script, str(result)], result, 10)
+    assert (len(found.rows), found.wrong) == (rows, wrong)
