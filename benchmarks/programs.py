@@ -6,8 +6,6 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
-from rich.markdown import Markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "editable"
@@ -22,6 +20,11 @@ def add_arguments(parser: ArgumentParser, program: str, result: str) -> None:
         default=BUILD / "benchmarks" / "native" / program,
         help="the built program (default: %(default)s)",
     )
+    add_files(parser, result)
+
+
+def add_files(parser: ArgumentParser, result: str) -> None:
+    """Those of them that do not depend on the program."""
     parser.add_argument(
         "--sim-library",
         type=Path,
@@ -58,15 +61,23 @@ def run(arguments: list[str], accepted: tuple[int, ...] = (0,)) -> None:
 
 def publish(report: msgspec.Struct, table: str, output: Path) -> None:
     """Keeps the report as JSON and shows its table, which is Markdown, on standard output."""
+    write(report, output)
+    show(table)
+
+
+def write(report: msgspec.Struct, output: Path) -> None:
+    """The report as JSON, in a folder that is made where it is missing."""
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-    show(table)
 
 
 def show(table: str) -> None:
     """Markdown on standard output, laid out where somebody reads it there."""
-    console = Console()
-    if console.is_terminal:
-        console.print(Markdown(table))
-    else:
+    if not sys.stdout.isatty():
         print(table)
+        return
+    # Only here: a machine that measures needs no more than msgspec.
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(table))
