@@ -9,7 +9,7 @@ import pytest
 
 from vramkit.check.addresses import Resolver
 from vramkit.check.result import CheckedProcess, CheckResult
-from vramkit.check.words import TITLES, conflict
+from vramkit.check.words import TITLES, conflict, summary
 from vramkit.driver import Report, Site
 
 
@@ -48,7 +48,7 @@ def test_both_sides_are_told_with_their_places() -> None:
     )
     assert second[0].startswith("`cuMemcpyDtoH` reads on the host")
     assert second[1] == "main+0x10 (/bin/program+0x1234)"
-    assert block.mend == "Record an event."
+    assert block.fix == "Record an event."
 
 
 @pytest.mark.parametrize("kind", TITLES)
@@ -66,21 +66,38 @@ def result(*reports: Report, status: int = 0, calls: int = 5) -> CheckResult:
 
 
 @pytest.mark.parametrize(
-    ("checked", "strict", "status"),
+    ("checked", "strict", "verdict", "status"),
     [
-        (result(), False, 0),
-        (result(report()), False, 1),
-        (result(report(severity="warning")), False, 0),
-        (result(report(severity="warning")), True, 1),
-        (result(status=42), False, 42),
-        (result(report(), status=42), False, 1),
-        (result(report(severity="warning"), status=42), False, 42),
-        (result(calls=0), False, 3),
-        (result(status=42, calls=0), False, 42),
+        (result(), False, "clean", 0),
+        (result(report()), False, "reports", 1),
+        (result(report(severity="warning")), False, "clean", 0),
+        (result(report(severity="warning")), True, "reports", 1),
+        (result(status=42), False, "program_failed", 42),
+        (result(report(), status=42), False, "reports", 1),
+        (result(report(severity="warning"), status=42), False, "program_failed", 42),
+        (result(calls=0), False, "nothing_checked", 3),
+        (result(status=42, calls=0), False, "program_failed", 42),
     ],
 )
-def test_exit_status(checked: CheckResult, strict: bool, status: int) -> None:
+def test_verdict_and_exit_status(
+    checked: CheckResult, strict: bool, verdict: str, status: int
+) -> None:
+    assert checked.verdict(warnings_as_errors=strict) == verdict
     assert checked.status(warnings_as_errors=strict) == status
+    told_apart = checked.status(warnings_as_errors=strict, error_exitcode=99)
+    assert told_apart == (99 if verdict == "reports" else status)
+    own = checked.status(warnings_as_errors=strict, error_exitcode=0)
+    assert own == checked.program_status
+
+
+def test_the_summary_says_whose_status_it_is() -> None:
+    assert summary(result(), 0) == ["no report; 5 driver calls on a simulated card, profile h200"]
+    assert summary(result(status=42), 42)[-1] == (
+        "the program ended with status 42; passed on as the exit status"
+    )
+    assert summary(result(report()), 1)[-1] == (
+        "the program ended with status 0; the exit status of the check is 1"
+    )
 
 
 def test_errors_are_listed_before_warnings() -> None:

@@ -150,7 +150,7 @@ def test_without_a_driver_limits_are_still_reported(vramkit: Vramkit) -> None:
     problem = document["findings"][0]
     assert problem["severity"] == "problem"
     assert "libcuda.so.1" in problem["what"]
-    assert "VRAMKIT_DRIVER=sim" in problem["mend"]
+    assert "VRAMKIT_DRIVER=sim" in problem["fix"]
 
 
 @pytest.mark.skipif(has_nvidia_driver(), reason="an NVIDIA driver is here")

@@ -154,7 +154,7 @@ def test_one_flaw_is_one_finding(examination: Examination, severity: str, words:
     [finding] = bad(examination)
     assert finding.severity == severity
     assert words in finding.what
-    assert finding.why and finding.mend
+    assert finding.why and finding.fix
 
 
 def test_the_gravest_finding_comes_first() -> None:
@@ -195,12 +195,12 @@ def test_a_container_without_its_driver_library_is_told_from_no_driver(tmp_path:
     (tmp_path / "dev/nvidia0").touch()
     container = missing_driver("looked everywhere", tmp_path)
     assert "/dev has nvidia0" in container.what
-    assert "--gpus all" in container.mend
+    assert "--gpus all" in container.fix
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").touch()
     assert "the kernel module is loaded" in missing_driver("x", tmp_path).what
 
 
 def test_a_known_refusal_of_the_driver_has_its_own_remedy() -> None:
-    assert "different versions" in refusing_driver("cuInit failed", 803).mend
-    assert "nvidia-smi" in refusing_driver("cuInit failed", 12345).mend
+    assert "different versions" in refusing_driver("cuInit failed", 803).fix
+    assert "nvidia-smi" in refusing_driver("cuInit failed", 12345).fix

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from vramkit.driver import Report
 
-CLEAN = 0
+Verdict = Literal["clean", "reports", "program_failed", "nothing_checked"]
+
 REPORTS = 1
 NOTHING_CHECKED = 3
 NOT_FOUND = 127
@@ -54,10 +55,17 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     def calls(self) -> int:
         return sum(process.calls for process in self.processes)
 
-    def status(self, *, warnings_as_errors: bool) -> int:
-        """Reports come before the program's own status, that before having checked nothing."""
+    def verdict(self, *, warnings_as_errors: bool = False) -> Verdict:
+        """What the run came to: reports count before the program's own failure."""
         if self.errors or (warnings_as_errors and self.warnings):
-            return REPORTS
+            return "reports"
         if self.program_status:
+            return "program_failed"
+        return "clean" if self.calls else "nothing_checked"
+
+    def status(self, *, warnings_as_errors: bool = False, error_exitcode: int = REPORTS) -> int:
+        """The exit status for the run; with an `error_exitcode` of 0 always the program's own."""
+        verdict = self.verdict(warnings_as_errors=warnings_as_errors)
+        if error_exitcode == 0 or verdict in ("clean", "program_failed"):
             return self.program_status
-        return CLEAN if self.calls else NOTHING_CHECKED
+        return error_exitcode if verdict == "reports" else NOTHING_CHECKED

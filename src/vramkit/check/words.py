@@ -1,13 +1,14 @@
-"""Reports in plain words: what happened, both sides, and what would order them."""
+"""Reports and the outcome of a run in plain words."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from vramkit.check.result import CheckResult
 from vramkit.driver import Report, Site
 from vramkit.report.blocks import Conflict
-from vramkit.report.units import bytes_text
+from vramkit.report.units import bytes_text, count_text
 
 TITLES = {
     "race": "Race",
@@ -19,13 +20,13 @@ TITLES = {
 SENTENCES = {
     "race": "Two operations touch the same {bytes} at {address}, at least one of them writes, and "
     "nothing says which comes first.",
-    "free_in_use": "{bytes} at {address} are given back while work that uses them may still run.",
-    "use_after_free": "{bytes} at {address} are used after they were given back.",
-    "implicit_wait": "The order of two uses of {bytes} at {address} hangs on a call that happens "
-    "to wait for the card; CUDA does not document that it does.",
+    "free_in_use": "{bytes} at {address} are freed while work that uses them may still run.",
+    "use_after_free": "{bytes} at {address} are used after they were freed.",
+    "implicit_wait": "The order of two uses of {bytes} at {address} depends on a call that "
+    "happens to wait for the card; CUDA does not document that it does.",
     "deadlock": "The work waits for something that nothing in the program will ever do.",
 }
-VERBS = {"read": "reads", "write": "writes", "free": "frees", "alloc": "takes"}
+VERBS = {"read": "reads", "write": "writes", "free": "frees", "alloc": "allocates"}
 MOST_FRAMES = 6
 
 _OWN_FOLDER = str(Path(__file__).parents[1] / "driver")
@@ -47,7 +48,7 @@ def conflict(report: Report, folder: Path | None = None) -> Conflict:
         title=f"{title} ({report.severity})",
         what=what,
         sides=[(deed(site), "\n".join(places(site, folder or Path.cwd()))) for site in sites],
-        mend=report.advice,
+        fix=report.advice,
         tone="bad" if report.severity == "error" else "note",
     )
 
@@ -65,3 +66,42 @@ def places(site: Site, folder: Path) -> list[str]:
     frames = [frame for frame in site.frames if not frame.startswith(_OWN_FOLDER)]
     shown = frames[:MOST_FRAMES] or [site.location]
     return [place.removeprefix(f"{folder}/") for place in shown]
+
+
+def summary(result: CheckResult, status: int) -> list[str]:
+    """What came of the run, in a few lines; `status` is the exit status of the check."""
+    lines = []
+    if result.calls:
+        lines.append(_found(result))
+    elif result.signal is None:
+        lines.append(
+            "the program made no driver call: nothing was checked. It must load libcuda.so.1 "
+            "by that name, without a path of its own"
+        )
+    if result.signal is not None or result.program_status or status:
+        lines.append(_statuses(result, status))
+    return lines
+
+
+def _found(result: CheckResult) -> str:
+    count = f"{count_text(result.errors, 'error')}, {count_text(result.warnings, 'warning')}"
+    found = count if result.reports else "no report"
+    processes = len([process for process in result.processes if process.calls])
+    where = f" in {processes} processes" if processes > 1 else ""
+    # A process that was killed has told of its calls as of its last report.
+    least = "at least " if result.signal is not None else ""
+    return (
+        f"{found}; {least}{count_text(result.calls, 'driver call')}{where} on a simulated card, "
+        f"profile {result.profile}"
+    )
+
+
+def _statuses(result: CheckResult, status: int) -> str:
+    """Who the exit status belongs to: the program, or the checker."""
+    if result.signal is not None:
+        program = f"the program was ended by {result.signal} (status {result.program_status})"
+    else:
+        program = f"the program ended with status {result.program_status}"
+    if status == result.program_status:
+        return f"{program}; passed on as the exit status"
+    return f"{program}; the exit status of the check is {status}"

@@ -10,12 +10,12 @@ Severity = Literal["ok", "note", "warning", "problem"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One verdict: what is so, why it matters, how to mend it (empty where nothing is to mend)."""
+    """One verdict: what is so, why it matters, how to fix it (empty: nothing to fix)."""
 
     severity: Severity
     what: str
     why: str = ""
-    mend: str = ""
+    fix: str = ""
 
 
 class Spread(msgspec.Struct, frozen=True):

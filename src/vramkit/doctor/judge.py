@@ -39,14 +39,14 @@ def _driver(driver: DriverFacts) -> Iterator[Finding]:
             what=f"The card is a simulated one, profile {driver.profile}.",
             why="Its times come from the profile, not from this machine; the host's limits are "
             "this machine's.",
-            mend="Where an NVIDIA card is, leave VRAMKIT_DRIVER and --driver out to look at that.",
+            fix="Where an NVIDIA card is, leave VRAMKIT_DRIVER and --driver out to look at that.",
         )
     elif driver.version < OLDEST_TRIED_DRIVER:
         yield Finding(
             severity="warning",
             what=f"The driver is old: it speaks CUDA {version}.",
             why=f"vramkit is tried with CUDA {version_text(OLDEST_TRIED_DRIVER)} and later.",
-            mend="Install a newer NVIDIA driver.",
+            fix="Install a newer NVIDIA driver.",
         )
     else:
         yield Finding(severity="ok", what=f"The driver speaks CUDA {version}.")
@@ -66,7 +66,7 @@ def _card(card: Card) -> Iterator[Finding]:
             what=f"The link runs below what it can: {link_text(link.generation, link.width)} "
             f"instead of {link_text(link.max_generation, link.max_width)}.",
             why="Every byte that is streamed or swapped crosses this link.",
-            mend="Look for a shared or narrow slot, a riser cable, or a power setting in the "
+            fix="Look for a shared or narrow slot, a riser cable, or a power setting in the "
             "firmware; the generation was read while copies ran.",
         )
     else:
@@ -80,7 +80,7 @@ def _card(card: Card) -> Iterator[Finding]:
             severity="note",
             what=f"{bytes_text(held)} of the card's {bytes_text(card.memory_total)} are taken.",
             why="Other programs hold them; figures may suffer from their work too.",
-            mend="`nvidia-smi` shows who holds memory.",
+            fix="`nvidia-smi` shows who holds memory.",
         )
 
 
@@ -102,7 +102,7 @@ def _copies(copies: list[CopyRate], card: Card) -> Iterator[Finding]:
                 what=f"Pinned copies reach {rate_text(slow)}, "
                 f"{percent_text(slow / best)} of the link's {rate_text(best)}.",
                 why="85 to 90 % are usual.",
-                mend="Bind the program to the CPU cores next to the card (`nvidia-smi topo -m`, "
+                fix="Bind the program to the CPU cores next to the card (`nvidia-smi topo -m`, "
                 "`numactl`); look for other traffic on the same switch.",
             )
         else:
@@ -125,7 +125,7 @@ def _limits(limits: Limits, card: Card | None) -> Iterator[Finding]:
             severity="problem",
             what=f"The address space is limited to {bytes_text(limits.address_space)} (ulimit -v).",
             why="The driver reserves far more address space than the card has memory.",
-            mend="Lift it: `ulimit -v unlimited`.",
+            fix="Lift it: `ulimit -v unlimited`.",
         )
     if limits.locked_memory is not None and limits.locked_memory < LOW_LOCKED_MEMORY:
         yield Finding(
@@ -133,7 +133,7 @@ def _limits(limits: Limits, card: Card | None) -> Iterator[Finding]:
             what=f"Locked memory is limited to {bytes_text(limits.locked_memory)} (ulimit -l).",
             why="The CUDA driver pins memory outside this limit, but mlock, RDMA and io_uring "
             "are bound by it.",
-            mend="`ulimit -l unlimited`; in a container --ulimit memlock=-1; in a systemd unit "
+            fix="`ulimit -l unlimited`; in a container --ulimit memlock=-1; in a systemd unit "
             "LimitMEMLOCK=infinity.",
         )
     if limits.transparent_huge_pages == "never":
@@ -141,7 +141,7 @@ def _limits(limits: Limits, card: Card | None) -> Iterator[Finding]:
             severity="warning",
             what="Transparent huge pages are switched off (never).",
             why="Host memory is then touched and pinned in 4 KiB pages: two to three times slower.",
-            mend="As root: `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`.",
+            fix="As root: `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`.",
         )
     elif limits.transparent_huge_pages is not None:
         setting = limits.transparent_huge_pages
@@ -154,14 +154,14 @@ def _limits(limits: Limits, card: Card | None) -> Iterator[Finding]:
             severity="note",
             what=f"/dev/shm holds only {bytes_text(shared)}.",
             why="Programs that pass tensors between processes put them there.",
-            mend="In a container: --shm-size=8g, or --ipc=host.",
+            fix="In a container: --shm-size=8g, or --ipc=host.",
         )
     if limits.overcommit == 2:
         yield Finding(
             severity="note",
             what="The kernel counts memory strictly (vm.overcommit_memory = 2).",
             why="Large host buffers can be refused while memory is still free.",
-            mend="As root: `sysctl vm.overcommit_memory=0`.",
+            fix="As root: `sysctl vm.overcommit_memory=0`.",
         )
 
 
@@ -181,7 +181,7 @@ def _host_memory(limits: Limits, card: Card) -> Iterator[Finding]:
         f"less than the card's {bytes_text(card.memory_total)}.",
         why="What leaves the card needs a place here: a full card cannot be swapped out, and a "
         "model larger than host memory cannot be streamed.",
-        mend="Raise the container's memory limit (--memory)."
+        fix="Raise the container's memory limit (--memory)."
         if limited
         else "Add RAM, or keep less of the card in play (limit=, budget=).",
     )
@@ -200,7 +200,7 @@ def _pinning(pinning: list[Pinning], limits: Limits) -> Iterator[Finding]:
         what=f"cuMemHostAlloc pins {rate_text(plain)}; {entry.method} with {entry.threads} "
         f"{'thread' if entry.threads == 1 else 'threads'} pins {rate_text(rate)}.",
         why=f"{rate / plain:.0f} times faster at the start of a program and before a first swap.",
-        mend="Pin large buffers this way.",
+        fix="Pin large buffers this way.",
     )
 
 

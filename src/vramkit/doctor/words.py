@@ -25,7 +25,7 @@ def print_examination(console: Console, examination: Examination) -> None:
         sign, colour = SIGNS[finding.severity]
         console.print(Text.assemble((f"{sign} {finding.severity:<8}", colour), " "), end="")
         console.print(code_spans(finding.what))
-        for text in filter(None, (finding.why, finding.mend)):
+        for text in filter(None, (finding.why, finding.fix)):
             console.print(_indented(text, console.width))
 
 

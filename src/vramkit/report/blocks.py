@@ -143,12 +143,12 @@ class MemoryMap(msgspec.Struct, frozen=True, tag="memory_map"):
 
 
 class Conflict(msgspec.Struct, frozen=True, tag="conflict"):
-    """Two accesses that nothing orders: what, each side as (who, where), and what would mend it."""
+    """Two accesses that nothing orders: what, each side as (who, where), and what would fix it."""
 
     title: str
     what: str
     sides: list[tuple[str, str]]
-    mend: str
+    fix: str
     tone: Tone = "bad"
 
 

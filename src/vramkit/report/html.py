@@ -147,5 +147,5 @@ def _conflict(block: blocks.Conflict) -> str:
     return (
         f'<div class="conflict {block.tone}"><strong>{escape(block.title)}</strong>'
         f'<p>{_inline(block.what)}</p><div class="sides">{sides}</div>'
-        f'<p class="mend"><b>What would order them</b>{_inline(block.mend)}</p></div>'
+        f'<p class="fix"><b>What would order them</b>{_inline(block.fix)}</p></div>'
     )

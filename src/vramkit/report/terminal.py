@@ -116,7 +116,7 @@ def _conflict(block: blocks.Conflict) -> RenderableType:
         sides.add_row(ordinal, code_spans(who))
         if where:
             sides.add_row("", RichText(where, style="dim"))
-    sides.add_row("mend", code_spans(block.mend))
+    sides.add_row("fix", code_spans(block.fix))
     return Group(
         RichText(f"{SIGNS[block.tone]} {block.title}", style=f"bold {TONES[block.tone]}"),
         Padding(Group(code_spans(block.what), sides), (0, 0, 0, 2)),

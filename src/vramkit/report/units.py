@@ -36,3 +36,8 @@ def time_text(seconds: float) -> str:
 
 def percent_text(share: float) -> str:
     return f"{share * 100:.0f} %"
+
+
+def count_text(count: int, noun: str, plural: str = "") -> str:
+    """ "1 error", "2,000 errors"; `plural` where it is not the noun and an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
