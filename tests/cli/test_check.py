@@ -173,7 +173,7 @@ def test_an_exit_status_that_no_process_can_have_is_wrong_usage(vramkit: Vramkit
 
 
 def test_a_sigint_to_the_command_alone_ends_the_program() -> None:
-    source = "import signal; print('ready', flush=True); signal.pause()"
+    source = "import signal; signal.alarm(30); print('ready', flush=True); signal.pause()"
     command = [PYTHON, "-m", "vramkit.cli", "check", "--", PYTHON, "-c", source]
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored here
     try:

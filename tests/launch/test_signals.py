@@ -11,6 +11,8 @@ import sys
 import termios
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
 
 import pytest
 
@@ -31,7 +33,8 @@ def default_handlers() -> Iterator[None]:
 
 def signalling(number: signal.Signals) -> Launch:
     """A program that sends its parent, that is us, a signal, and waits for one of its own."""
-    source = f"import os, signal; os.kill(os.getppid(), {int(number)}); signal.pause()"
+    wait = "signal.alarm(30); signal.pause()"  # no test waits for ever
+    source = f"import os, signal; os.kill(os.getppid(), {int(number)}); {wait}"
     return Launch([*PYTHON, source])
 
 
@@ -89,6 +92,7 @@ def test_other_children_of_the_caller_are_still_told_of() -> None:
 # os.write, since a handler may run inside another write to the same stream.
 COUNTING = """
 import os, signal
+signal.alarm(30)
 seen = []
 signal.signal(signal.SIGINT, lambda *_: (seen.append(1), os.write(1, b"interrupted\\n")))
 signal.signal(signal.SIGTERM, lambda *_: os._exit(len(seen)))
@@ -103,8 +107,9 @@ sys.exit(run_program(Launch(sys.argv[1:])).status)
 """
 
 
-def test_ctrl_c_of_a_terminal_arrives_once() -> None:
-    """The terminal sends it to the whole group. SIGTERM, sent to us later, comes behind it."""
+@contextmanager
+def in_a_terminal() -> Iterator[tuple[subprocess.Popen[str], IO[bytes]]]:
+    """The counting program under a process of one thread, both in the foreground of a terminal."""
     ours, terminal = pty.openpty()
     with open(ours, "r+b", buffering=0) as keyboard:
         runner = subprocess.Popen(
@@ -117,9 +122,30 @@ def test_ctrl_c_of_a_terminal_arrives_once() -> None:
         )
         os.close(terminal)
         with runner:
-            assert runner.stdout is not None
-            assert runner.stdout.readline() == "ready\n"
-            keyboard.write(b"\x03")
-            assert runner.stdout.readline() == "interrupted\n"
-            runner.terminate()
+            assert line(runner) == "ready"
+            yield runner, keyboard
+
+
+def line(runner: subprocess.Popen[str]) -> str:
+    assert runner.stdout is not None
+    return runner.stdout.readline().rstrip()
+
+
+def test_ctrl_c_of_a_terminal_arrives_once() -> None:
+    """The terminal sends it to the whole group; ours is looked at when the program has had its."""
+    with in_a_terminal() as (runner, keyboard):
+        runner.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, runner.pid, os.WSTOPPED)
+        keyboard.write(b"\x03")
+        assert line(runner) == "interrupted"
+        runner.terminate()  # comes behind SIGINT, which has the lower number
+        runner.send_signal(signal.SIGCONT)
+    assert runner.returncode == 1
+
+
+def test_in_a_terminal_too_a_signal_to_us_alone_is_passed_on() -> None:
+    with in_a_terminal() as (runner, _):
+        runner.send_signal(signal.SIGINT)
+        assert line(runner) == "interrupted"
+        runner.terminate()
     assert runner.returncode == 1
