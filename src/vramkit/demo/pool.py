@@ -109,7 +109,7 @@ def _order(context: Context) -> Part:
     facts: dict[str, object] = {
         "same_stream_reused_at_once": same == address,
         "other_stream_reused_early": early == address,
-        "other_stream_reused_after_mark": late == address,
+        "other_stream_reused_after_event": late == address,
     }
     kept = same == late == address != early
     tone: Tone = "good" if kept else "bad"
@@ -118,7 +118,7 @@ def _order(context: Context) -> Part:
         Text(
             f"A block of {bytes_text(size)} is freed while its stream has 20 ms of work left. The "
             "same stream may have it at once: what it does next comes after. Another stream may "
-            "not, until the mark behind that work has passed."
+            "not, until the event recorded behind that work has completed."
         ),
         Callout(
             tone,
