@@ -101,6 +101,9 @@ def test_the_card_and_its_link_are_the_profiles(vramkit: Vramkit) -> None:
     assert document["card"]["compute_capability"] == [9, 0]
     link = document["card"]["link"]
     assert (link["generation"], link["width"]) == (5, 16)
+    assert document["card"]["memory_total"] == 64 << 20
+    assert document["card"]["profile_memory"] == 150_754_820_096
+    assert any("of its profile 140 GiB" in one["what"] for one in document["findings"])
 
 
 def test_pinning_on_a_simulated_card_adds_no_real_and_simulated_time(vramkit: Vramkit) -> None:

@@ -47,6 +47,7 @@ CARD = Card(
     multiprocessors=132,
     memory_total=140 * GIB,
     memory_free=139 * GIB,
+    profile_memory=None,
     link=LINK,
 )
 DRIVER = DriverFacts(
@@ -161,6 +162,16 @@ def test_the_gravest_finding_comes_first() -> None:
     found = judge(limits(address_space=GIB, overcommit=2, transparent_huge_pages="never"))
     severities = [finding.severity for finding in found]
     assert severities[:3] == ["problem", "warning", "note"]
+
+
+def test_memory_that_a_simulated_card_lacks_is_a_note() -> None:
+    simulated = replace(CARD, memory_total=4 * GIB, memory_free=4 * GIB, profile_memory=140 * GIB)
+    [finding] = bad(replace(GOOD, card=simulated))
+    assert finding.severity == "note"
+    assert "has 4 GiB of memory, the card of its profile 140 GiB" in finding.what
+    assert "data=off" in finding.fix
+    whole = replace(CARD, profile_memory=CARD.memory_total)
+    assert bad(replace(GOOD, card=whole)) == []
 
 
 def pinning(method: str, touch: bool, rate: float | None) -> Pinning:

@@ -49,7 +49,7 @@ def conflict(report: Report, folder: Path | None = None) -> Conflict:
         what=what,
         sides=[(deed(site), "\n".join(places(site, folder or Path.cwd()))) for site in sites],
         fix=report.advice,
-        tone="bad" if report.severity == "error" else "note",
+        tone="bad" if report.severity == "error" else "warning",
     )
 
 

@@ -129,8 +129,8 @@ def _next_steps() -> Table:
 
 def _document(context: Context, results: list[tuple[str, ChapterResult]]) -> Document:
     import vramkit
-    from vramkit.doctor.judge import version_text
     from vramkit.report.blocks import Document, Section
+    from vramkit.report.units import version_text
 
     sections = [Section(title, result.blocks) for title, result in results]
     sections.append(Section("What to try next", [_next_steps()]))

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-Tone = Literal["plain", "good", "note", "bad"]
+Tone = Literal["plain", "good", "note", "warning", "bad"]
 
 
 class Text(msgspec.Struct, frozen=True, tag="text"):

@@ -15,8 +15,14 @@ from vramkit.report import blocks
 from vramkit.report.terminal_memory import bars_lines, memory_map_lines
 from vramkit.report.terminal_timeline import timeline_lines
 
-TONES = {"plain": "default", "good": "green", "note": "cyan", "bad": "red"}
-SIGNS = {"plain": "·", "good": "✓", "note": "i", "bad": "✗"}
+TONES: dict[blocks.Tone, str] = {
+    "plain": "default",
+    "good": "green",
+    "note": "cyan",
+    "warning": "yellow",
+    "bad": "red",
+}
+SIGNS: dict[blocks.Tone, str] = {"plain": "·", "good": "✓", "note": "i", "warning": "!", "bad": "✗"}
 
 
 def print_heading(console: Console, number: int, title: str) -> None:
