@@ -76,7 +76,7 @@ def summary(result: CheckResult, status: int) -> list[str]:
     elif result.signal is None:
         lines.append(
             "the program made no driver call: nothing was checked. It must load libcuda.so.1 "
-            "by that name, without a path of its own"
+            "by that name, without a path"
         )
     if result.signal is not None or result.program_status or status:
         lines.append(_statuses(result, status))

@@ -22,7 +22,7 @@ DESCRIPTION = (
 # Name and help; the first line stands in the overview. A command's module, vramkit.cli.NAME, is
 # imported when the command is asked for, so the texts live here.
 COMMANDS = {
-    "doctor": """What this machine's GPU memory is capable of, and what is in its way.
+    "doctor": """Examine this machine's GPU memory: what it can do and what limits it.
 
         Exit status: 0 no problem found, 1 a problem (no driver, for example), 2 wrong usage.""",
     "check": """Run a program on the simulated GPU and report unordered accesses to memory.

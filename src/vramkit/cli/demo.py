@@ -35,13 +35,13 @@ def demo(
     Parameters
     ----------
     driver
-        cuda, sim or sim:PROFILE. Default: VRAMKIT_DRIVER, else what is there.
+        cuda, sim or sim:PROFILE. Default: VRAMKIT_DRIVER, else the NVIDIA card, else sim.
     report
-        Where the HTML report goes. Default: vramkit-demo.html.
+        The file for the HTML report. Default: vramkit-demo.html.
     no_report
-        Write none.
+        Write no HTML report.
     json
-        The facts as one JSON document instead of the guided text.
+        The figures as one JSON document, instead of the guided text.
     """
     from vramkit.cli.console import output, print_json, progress
     from vramkit.cli.opening import open_driver_or_simulate

@@ -20,7 +20,7 @@ REFUSALS = {
     101: "No card has this number: `nvidia-smi -L` lists them; CUDA_VISIBLE_DEVICES "
     "renumbers them.",
     802: "The system is not ready: is the fabric manager running?",
-    803: "The kernel module and libcuda.so.1 are of different versions: reboot, or reinstall the "
+    803: "The kernel module and libcuda.so.1 have different versions: reboot, or reinstall the "
     "driver.",
     999: "Often a kernel module in a bad state: `dmesg`, then reload it or reboot.",
 }
@@ -62,5 +62,5 @@ def broken_measurement(what: str, reason: str) -> Finding:
         severity="problem",
         what=f"Measuring {what} failed.",
         why=reason,
-        fix="Look for other programs on the card (`nvidia-smi`) and for memory that is short.",
+        fix="Look for other programs on the card (`nvidia-smi`), and whether memory is short.",
     )

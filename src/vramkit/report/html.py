@@ -124,5 +124,5 @@ def _conflict(block: blocks.Conflict) -> str:
     return (
         f'<div class="conflict {block.tone}"><strong>{escape(block.title)}</strong>'
         f'<p>{inline(block.what)}</p><div class="sides">{sides}</div>'
-        f'<p class="fix"><b>What would order them</b>{inline(block.fix)}</p></div>'
+        f'<p class="fix"><b>How to fix it</b>{inline(block.fix)}</p></div>'
     )
