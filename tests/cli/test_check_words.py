@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from vramkit.check.addresses import Resolver
+from vramkit.check.collect import collect
 from vramkit.check.result import CheckedProcess, CheckResult
-from vramkit.check.words import TITLES, conflict, summary
+from vramkit.check.words import TITLES, blocks, conflict, summary
 from vramkit.driver import Report, Site
+from vramkit.report.blocks import Table
 
 
 def site(call: str, stream: int | None, access: str, **places: object) -> Site:
@@ -97,6 +100,58 @@ def test_the_summary_says_whose_status_it_is() -> None:
     )
     assert summary(result(report()), 1)[-1] == (
         "the program ended with status 0; the exit status of the check is 1"
+    )
+
+
+def located(**fields: object) -> dict[str, object]:
+    return {"thread": "thread 1 (main)", "location": "a.py:3 in f", "frames": [], **fields}
+
+
+def document(**fields: object) -> bytes:
+    """What a process writes, as the simulated GPU does."""
+    facts = {"pid": 7, "program": "p", "settings": {}, "reports": [], "calls": 5, **fields}
+    return msgspec.json.encode(facts)
+
+
+def collected(folder: Path, text: bytes) -> CheckResult:
+    (folder / "reports.7.1").write_bytes(text)
+    return msgspec.structs.replace(result(), processes=collect(folder / "reports"))
+
+
+def test_unsupported_calls_are_named_with_their_counts(tmp_path: Path) -> None:
+    missing = located(call="cuCoolNewCall", reason="missing", count=2)
+    refused = located(call="cuMemAdvise_v2", reason="not_supported", count=3000)
+    checked = collected(tmp_path, document(unsupported=[missing, refused]))
+    [table] = blocks(checked)
+    assert isinstance(table, Table)
+    assert table.title == "Driver calls that the simulated GPU does not support"
+    assert table.rows == [
+        ["`cuCoolNewCall`", "not found by cuGetProcAddress", "2", "a.py:3 in f"],
+        ["`cuMemAdvise_v2`", "answered CUDA_ERROR_NOT_SUPPORTED", "3,000", "a.py:3 in f"],
+    ]
+    assert checked.verdict(warnings_as_errors=True) == "clean"
+
+
+def test_memory_left_open_is_named_as_that_the_largest_first(tmp_path: Path) -> None:
+    small = located(call="cuMemHostAlloc", nbytes=4096, count=1)
+    large = located(call="cuMemAlloc_v2", nbytes=8 << 20, count=2)
+    checked = collected(tmp_path, document(left_open=[small, large]))
+    [table] = blocks(checked)
+    assert isinstance(table, Table)
+    assert table.title == "Memory not freed when the program ended"
+    assert table.rows == [
+        ["8 MiB", "`cuMemAlloc`", "2", "a.py:3 in f"],
+        ["4 KiB", "`cuMemHostAlloc`", "1", "a.py:3 in f"],
+    ]
+    assert checked.verdict(warnings_as_errors=True) == "clean"
+
+
+def test_reports_that_were_left_out_are_counted(tmp_path: Path) -> None:
+    written = msgspec.to_builtins([report()])
+    checked = collected(tmp_path, document(reports=written, left_out=2000))
+    assert (checked.errors, checked.left_out) == (1, 2000)
+    assert summary(checked, 1)[0].startswith(
+        "1 error, 0 warnings and 2,000 more reports left out; 5 driver calls"
     )
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from vramkit.check.addresses import Resolver
-from vramkit.check.result import CheckedProcess
-from vramkit.driver import Report, Site
+from vramkit.check.result import CheckedProcess, LeftOpen, UnsupportedCall
+from vramkit.driver import Site
+
+Located = TypeVar("Located", Site, UnsupportedCall, LeftOpen)
 
 
 def collect(reports: Path) -> list[CheckedProcess]:
@@ -20,29 +24,36 @@ def collect(reports: Path) -> list[CheckedProcess]:
     resolver = Resolver(
         place
         for process in processes
-        for report in process.reports
-        for site in (report.first, report.second)
-        for place in (site.location, *site.frames)
+        for located in _located(process)
+        for place in (located.location, *located.frames)
     )
-    return [
-        msgspec.structs.replace(
-            process, reports=[_resolved(report, resolver) for report in process.reports]
+    return [_resolved(process, resolver) for process in processes]
+
+
+def _located(process: CheckedProcess) -> Iterator[Site | UnsupportedCall | LeftOpen]:
+    for report in process.reports:
+        yield from (report.first, report.second)
+    yield from process.unsupported
+    yield from process.left_open or ()
+
+
+def _resolved(process: CheckedProcess, resolver: Resolver) -> CheckedProcess:
+    def one(located: Located) -> Located:
+        return msgspec.structs.replace(
+            located,
+            location=resolver.resolve(located.location),
+            frames=[resolver.resolve(frame) for frame in located.frames],
         )
-        for process in processes
-    ]
 
+    def each(entries: Sequence[Located]) -> list[Located]:
+        return [one(entry) for entry in entries]
 
-def _resolved(report: Report, resolver: Resolver) -> Report:
     return msgspec.structs.replace(
-        report,
-        first=_resolved_site(report.first, resolver),
-        second=_resolved_site(report.second, resolver),
-    )
-
-
-def _resolved_site(site: Site, resolver: Resolver) -> Site:
-    return msgspec.structs.replace(
-        site,
-        location=resolver.resolve(site.location),
-        frames=[resolver.resolve(frame) for frame in site.frames],
+        process,
+        reports=[
+            msgspec.structs.replace(report, first=one(report.first), second=one(report.second))
+            for report in process.reports
+        ],
+        unsupported=each(process.unsupported),
+        left_open=None if process.left_open is None else each(process.left_open),
     )

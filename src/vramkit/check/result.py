@@ -15,13 +15,45 @@ NOTHING_CHECKED = 3
 NOT_FOUND = 127
 
 
-class CheckedProcess(msgspec.Struct, frozen=True):
-    """One process that opened the simulated GPU, as it wrote with its last report or at exit."""
+class UnsupportedCall(msgspec.Struct, frozen=True):
+    """A driver call that the simulated GPU does not have, and where it was first wanted.
+
+    `reason`: "missing" by cuGetProcAddress, or "not_supported" by the call's own answer.
+    """
+
+    call: str
+    reason: Literal["missing", "not_supported"]
+    count: int
+    thread: str
+    location: str
+    frames: list[str] = []
+
+
+class LeftOpen(msgspec.Struct, frozen=True):
+    """Memory that the program had not freed when it ended, by the place that allocated it."""
+
+    call: str
+    nbytes: int
+    count: int
+    thread: str
+    location: str
+    frames: list[str] = []
+
+
+class CheckedProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that opened the simulated GPU, as it wrote with its last report or at exit.
+
+    `left_out` counts what was found beyond the reports that are kept. `left_open` is None where the
+    process did not end by itself.
+    """
 
     pid: int
     program: str
     settings: dict[str, Any]
     reports: list[Report]
+    left_out: int = 0
+    unsupported: list[UnsupportedCall] = []
+    left_open: list[LeftOpen] | None = None
     calls: int
 
 
@@ -42,6 +74,20 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
         """All reports, errors first."""
         found = [report for process in self.processes for report in process.reports]
         return sorted(found, key=lambda report: report.severity != "error")
+
+    @property
+    def left_out(self) -> int:
+        """How many more were found than are in `reports`."""
+        return sum(process.left_out for process in self.processes)
+
+    @property
+    def unsupported(self) -> list[UnsupportedCall]:
+        return [call for process in self.processes for call in process.unsupported]
+
+    @property
+    def left_open(self) -> list[LeftOpen]:
+        """Memory that was not freed, of the processes that ended by themselves."""
+        return [entry for process in self.processes for entry in process.left_open or ()]
 
     @property
     def errors(self) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from vramkit.check.result import CheckResult
+from vramkit.check.result import CheckResult, LeftOpen, UnsupportedCall
 from vramkit.driver import Report, Site
-from vramkit.report.blocks import Conflict
+from vramkit.report.blocks import Block, Conflict, Table
 from vramkit.report.units import bytes_text, count_text
 
 TITLES = {
@@ -15,6 +15,8 @@ TITLES = {
     "free_in_use": "Freed while in use",
     "use_after_free": "Used after it was freed",
     "implicit_wait": "Relies on a wait that CUDA does not promise",
+    "out_of_bounds": "Out of bounds",
+    "overlapping_copy": "Copy onto its own source",
     "deadlock": "Deadlock",
 }
 SENTENCES = {
@@ -24,9 +26,21 @@ SENTENCES = {
     "use_after_free": "{bytes} at {address} are used after they were freed.",
     "implicit_wait": "The order of two uses of {bytes} at {address} depends on a call that "
     "happens to wait for the card; CUDA does not document that it does.",
+    "out_of_bounds": "{bytes} at {address} are used, outside the block that was allocated.",
+    "overlapping_copy": "Source and destination of a copy share {bytes} at {address}.",
     "deadlock": "The work waits for something that nothing in the program will ever do.",
 }
-VERBS = {"read": "reads", "write": "writes", "free": "frees", "alloc": "allocates"}
+VERBS = {
+    "read": "reads",
+    "write": "writes",
+    "atomic": "updates atomically",
+    "free": "frees",
+    "alloc": "allocates",
+}
+REASONS = {
+    "missing": "not found by cuGetProcAddress",
+    "not_supported": "answered CUDA_ERROR_NOT_SUPPORTED",
+}
 MOST_FRAMES = 6
 
 _OWN_FOLDER = str(Path(__file__).parents[1] / "driver")
@@ -43,7 +57,8 @@ def conflict(report: Report, folder: Path | None = None) -> Conflict:
     what = sentence.format(bytes=bytes_text(report.nbytes), address=f"{report.address:#x}")
     if report.count > 1:
         what += f" Seen {report.count} times."
-    sites = [report.first] if report.kind == "deadlock" else [report.first, report.second]
+    one_sided = report.kind == "deadlock" or report.first == report.second
+    sites = [report.first] if one_sided else [report.first, report.second]
     return Conflict(
         title=f"{title} ({report.severity})",
         what=what,
@@ -57,15 +72,50 @@ def deed(site: Site) -> str:
     """Who does what: "`cuMemcpyHtoDAsync` writes on stream 3, from thread 1 (python)"."""
     where = "on the host" if site.stream is None else f"on stream {site.stream}"
     verb = VERBS.get(site.access, site.access)
-    call = _VERSION.sub("", site.call)
-    return f"`{call}` {verb} {where}, called from {site.thread}"
+    return f"`{call_name(site.call)}` {verb} {where}, called from {site.thread}"
 
 
-def places(site: Site, folder: Path) -> list[str]:
+def places(site: Site | UnsupportedCall | LeftOpen, folder: Path) -> list[str]:
     """Innermost first. Our own binding layer is left out: the program begins above it."""
     frames = [frame for frame in site.frames if not frame.startswith(_OWN_FOLDER)]
     shown = frames[:MOST_FRAMES] or [site.location]
     return [place.removeprefix(f"{folder}/") for place in shown]
+
+
+def blocks(result: CheckResult) -> list[Block]:
+    """All that was found, as blocks: reports, then what else the reader should know."""
+    found: list[Block] = [conflict(report) for report in result.reports]
+    if result.unsupported:
+        found.append(_unsupported(result.unsupported))
+    if result.left_open:
+        found.append(_left_open(result.left_open))
+    return found
+
+
+def _unsupported(calls: list[UnsupportedCall]) -> Table:
+    rows = [
+        [f"`{call.call}`", REASONS[call.reason], f"{call.count:,}", _place(call)] for call in calls
+    ]
+    title = "Driver calls that the simulated GPU does not support"
+    return Table(["call", "answer", "count", "first from"], rows, title, [2])
+
+
+def _left_open(entries: list[LeftOpen]) -> Table:
+    rows = [
+        [bytes_text(entry.nbytes), f"`{call_name(entry.call)}`", f"{entry.count:,}", _place(entry)]
+        for entry in sorted(entries, key=lambda entry: -entry.nbytes)
+    ]
+    title = "Memory not freed when the program ended"
+    return Table(["memory", "call", "count", "allocated at"], rows, title, [0, 2])
+
+
+def _place(located: UnsupportedCall | LeftOpen) -> str:
+    return places(located, Path.cwd())[0]
+
+
+def call_name(symbol: str) -> str:
+    """Without the version that the driver's headers add: cuMemAlloc, not cuMemAlloc_v2."""
+    return _VERSION.sub("", symbol)
 
 
 def summary(result: CheckResult, status: int) -> list[str]:
@@ -90,6 +140,8 @@ def _found(result: CheckResult) -> str:
     where = f" in {processes} processes" if processes > 1 else ""
     # A process that was killed has told of its calls as of its last report.
     least = "at least " if result.signal is not None else ""
+    if result.left_out:
+        found += f" and {count_text(result.left_out, 'more report')} left out"
     return (
         f"{found}; {least}{count_text(result.calls, 'driver call')}{where} on a simulated card, "
         f"profile {result.profile}"

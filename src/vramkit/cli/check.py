@@ -85,6 +85,7 @@ def _document(result: CheckResult, status: int, verdict: str) -> dict[str, objec
         "signal": result.signal,
         "errors": result.errors,
         "warnings": result.warnings,
+        "left_out": result.left_out,
         "calls": result.calls,
         "processes": result.processes,
     }
@@ -112,12 +113,13 @@ def _write_words(result: CheckResult, status: int, output: Path | None) -> None:
 def _print_words(console: Console, result: CheckResult, status: int) -> None:
     from rich.text import Text
 
-    from vramkit.check.words import conflict, summary
+    from vramkit.check.words import blocks, summary
     from vramkit.report.terminal import print_block
 
-    for report in result.reports:
-        print_block(console, conflict(report))
-    if result.reports:
+    found = blocks(result)
+    for block in found:
+        print_block(console, block)
+    if found:
         console.print()
     for line in summary(result, status):
         console.print(Text(f"vramkit check: {line}"), soft_wrap=True)
