@@ -57,8 +57,7 @@ def conflict(report: Report, folder: Path | None = None) -> Conflict:
     what = sentence.format(bytes=bytes_text(report.nbytes), address=f"{report.address:#x}")
     if report.count > 1:
         what += f" Seen {report.count} times."
-    one_sided = report.kind == "deadlock" or report.first == report.second
-    sites = [report.first] if one_sided else [report.first, report.second]
+    sites = [report.first] if report.kind == "deadlock" else [report.first, report.second]
     return Conflict(
         title=f"{title} ({report.severity})",
         what=what,
