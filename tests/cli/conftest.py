@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .support import Done, Vramkit, VramkitHere
-
-SETTINGS = ("VRAMKIT_DRIVER", "VRAMKIT_SIM", "VRAMKIT_DEBUG")
+from .support import SETTINGS, Done, Vramkit, VramkitHere
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Callable
 from typing import NamedTuple
 
+SETTINGS = ("VRAMKIT_DRIVER", "VRAMKIT_SIM", "VRAMKIT_DEBUG")
+
 Vramkit = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -14,10 +14,31 @@ from typing import Any
 
 import pytest
 
-from .support import Vramkit
+from .support import SETTINGS, Vramkit
 
 PROGRAMS = Path(__file__).with_name("programs")
 PYTHON = sys.executable
+
+
+@pytest.fixture
+def vramkit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Vramkit:
+    """The command in this process: the checked program is one of its own, and one is enough."""
+    from vramkit.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    for name in SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            status = main(arguments)
+        return subprocess.CompletedProcess(arguments, status, *capfd.readouterr())
+
+    return run
 
 
 def line_of(program: str, mark: str) -> str:

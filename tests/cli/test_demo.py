@@ -47,11 +47,15 @@ def test_the_facts_show_a_saving_a_pool_and_a_caught_race(
     assert race["right_reports"] == []
 
 
+@pytest.mark.sim_only
+@pytest.mark.usefixtures("driver", "small_groups")
 def test_the_guided_run_says_simulated_and_where_the_report_is(
-    vramkit: Vramkit, tmp_path: Path
+    vramkit_here: VramkitHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = vramkit("demo", VRAMKIT_DRIVER="sim", COLUMNS="200")
-    assert result.returncode == 0, result.stderr
+    monkeypatch.setenv("VRAMKIT_DRIVER", "sim")
+    monkeypatch.setenv("COLUMNS", "200")
+    result = vramkit_here("demo")
+    assert result.status == 0, result.stderr
     assert "(simulated, profile h200)" in result.stdout.splitlines()[0]
     report = tmp_path / "vramkit-demo.html"
     assert f"Report: {report}" in result.stdout
