@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.sim_only
-@pytest.mark.sim(profile="seed003", checker=True)
+@pytest.mark.sim(profile="pcie4-24gb", checker=True)
 def test_a_live_pool_and_its_simulated_gpu_are_untouched(driver: Driver) -> None:
     from vramkit import Pool
 

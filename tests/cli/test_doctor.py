@@ -24,8 +24,12 @@ def has_nvidia_driver() -> bool:
 SMALL = "capacity=64MiB"
 
 
+@pytest.fixture
+def vramkit(vramkit: Vramkit) -> Vramkit:
+    return lambda *arguments, **variables: vramkit(*arguments, **{"VRAMKIT_SIM": SMALL} | variables)
+
+
 def facts(vramkit: Vramkit, *arguments: str, **variables: str) -> dict[str, Any]:
-    variables.setdefault("VRAMKIT_SIM", SMALL)
     result = vramkit("doctor", "--json", "--quick", *arguments, **variables)
     document: dict[str, Any] = json.loads(result.stdout)  # exactly one document
     assert result.stderr == ""
@@ -117,9 +121,7 @@ def test_pinning_on_a_simulated_card_adds_no_real_and_simulated_time(vramkit: Vr
 
 
 def test_every_table_of_a_simulated_card_says_so(vramkit: Vramkit) -> None:
-    result = vramkit(
-        "doctor", "--quick", "--driver", "sim:seed003", COLUMNS="120", VRAMKIT_SIM=SMALL
-    )
+    result = vramkit("doctor", "--quick", "--driver", "sim:seed003", COLUMNS="120")
     assert result.returncode == 0, result.stdout
     titles = [line for line in result.stdout.splitlines() if "(simulated, profile seed003)" in line]
     subjects = [title.split(" (simulated")[0].strip() for title in titles]

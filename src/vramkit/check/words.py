@@ -37,11 +37,8 @@ VERBS = {
     "free": "frees",
     "alloc": "allocates",
 }
-REASONS = {
-    "missing": "not found by cuGetProcAddress",
-    "not_supported": "answered CUDA_ERROR_NOT_SUPPORTED",
-}
 MOST_FRAMES = 6
+MOST_MISSING = 8
 
 _OWN_FOLDER = str(Path(__file__).parents[1] / "driver")
 _VERSION = re.compile(r"(_v\d+)?(_pt[ds][sz])?$")
@@ -84,19 +81,18 @@ def places(site: Site | UnsupportedCall | LeftOpen, folder: Path) -> list[str]:
 def blocks(result: CheckResult) -> list[Block]:
     """All that was found, as blocks: reports, then what else the reader should know."""
     found: list[Block] = [conflict(report) for report in result.reports]
-    if result.unsupported:
-        found.append(_unsupported(result.unsupported))
+    refused = [call for call in result.unsupported if call.reason == "not_supported"]
+    if refused:
+        found.append(_unsupported(refused))
     if result.left_open:
         found.append(_left_open(result.left_open))
     return found
 
 
 def _unsupported(calls: list[UnsupportedCall]) -> Table:
-    rows = [
-        [f"`{call.call}`", REASONS[call.reason], f"{call.count:,}", _place(call)] for call in calls
-    ]
-    title = "Driver calls that the simulated GPU does not support"
-    return Table(["call", "answer", "count", "first from"], rows, title, [2])
+    rows = [[f"`{call_name(call.call)}`", f"{call.count:,}", _place(call)] for call in calls]
+    title = "Driver calls that the simulated GPU does not support (CUDA_ERROR_NOT_SUPPORTED)"
+    return Table(["call", "count", "first from"], rows, title, [1])
 
 
 def _left_open(entries: list[LeftOpen]) -> Table:
@@ -127,9 +123,22 @@ def summary(result: CheckResult, status: int) -> list[str]:
             "the program made no driver call: nothing was checked. It must load libcuda.so.1 "
             "by that name, without a path"
         )
+    missing = _missing(result)
+    if missing and result.program_status:
+        lines.append(missing)
     if result.signal is not None or result.program_status or status:
         lines.append(_statuses(result, status))
     return lines
+
+
+def _missing(result: CheckResult) -> str:
+    """Calls that were looked up in vain. A library looks up all it knows: no harm by itself."""
+    names = sorted({call.call for call in result.unsupported if call.reason == "missing"})
+    if not names:
+        return ""
+    more = len(names) - MOST_MISSING
+    listed = ", ".join(names[:MOST_MISSING]) + (f" and {more:,} more" if more > 0 else "")
+    return f"the simulated GPU lacks calls that the program looked up (cuGetProcAddress): {listed}"
 
 
 def _found(result: CheckResult) -> str:
