@@ -9,8 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from vramkit.check.addresses import Resolver
-from vramkit.check.result import CheckedProcess, LeftOpen, UnsupportedCall
-from vramkit.driver import Site
+from vramkit.check.result import CheckedProcess
+from vramkit.driver import LeftOpen, Site, UnsupportedCall
 
 Located = TypeVar("Located", Site, UnsupportedCall, LeftOpen)
 

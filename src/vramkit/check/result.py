@@ -6,38 +6,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from vramkit.driver import Report
+from vramkit.driver import LeftOpen, Report, UnsupportedCall
 
 Verdict = Literal["clean", "reports", "program_failed", "nothing_checked"]
 
 REPORTS = 1
 NOTHING_CHECKED = 3
 NOT_FOUND = 127
-
-
-class UnsupportedCall(msgspec.Struct, frozen=True):
-    """A driver call that the simulated GPU does not have, and where it was first wanted.
-
-    `reason`: "missing" by cuGetProcAddress, or "not_supported" by the call's own answer.
-    """
-
-    call: str
-    reason: Literal["missing", "not_supported"]
-    count: int
-    thread: str
-    location: str
-    frames: list[str] = []
-
-
-class LeftOpen(msgspec.Struct, frozen=True):
-    """Memory that the program had not freed when it ended, by the place that allocated it."""
-
-    call: str
-    nbytes: int
-    count: int
-    thread: str
-    location: str
-    frames: list[str] = []
 
 
 class CheckedProcess(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from vramkit.check.result import CheckResult, LeftOpen, UnsupportedCall
-from vramkit.driver import Report, Site
+from vramkit.check.result import CheckResult
+from vramkit.driver import LeftOpen, Report, Site, UnsupportedCall
 from vramkit.report.blocks import Block, Conflict, Table
 from vramkit.report.units import bytes_text, count_text
 
