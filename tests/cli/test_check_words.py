@@ -7,13 +7,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from vramkit.check.addresses import Resolver
 from vramkit.check.collect import collect
 from vramkit.check.result import CheckedProcess, CheckResult
-from vramkit.check.words import TITLES, blocks, conflict, summary
+from vramkit.check.words import TITLES, blocks, conflict, deed, summary
 from vramkit.driver import Report, Site
 from vramkit.report.blocks import Table
+from vramkit.report.terminal import print_block
 
 
 def site(call: str, stream: int | None, access: str, **places: object) -> Site:
@@ -52,6 +54,16 @@ def test_both_sides_are_told_with_their_places() -> None:
     assert second[0].startswith("`cuMemcpyDtoH` reads on the host")
     assert second[1] == "main+0x10 (/bin/program+0x1234)"
     assert block.fix == "Record an event."
+
+
+def test_what_a_pool_tells_has_the_name_of_its_own_call() -> None:
+    assert deed(site("simBlockAlloc", 2, "alloc")).startswith("`pool malloc` allocates on stream 2")
+
+
+def test_a_report_with_one_side_has_no_first(capsys: pytest.CaptureFixture[str]) -> None:
+    print_block(Console(width=100), conflict(report("deadlock")))
+    words = capsys.readouterr().out.split()
+    assert "call" in words and "first" not in words
 
 
 @pytest.mark.parametrize("kind", TITLES)

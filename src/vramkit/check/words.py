@@ -37,6 +37,13 @@ VERBS = {
     "free": "frees",
     "alloc": "allocates",
 }
+# What our own libraries tell the checker, by the call that a program makes.
+TOLD = {
+    "simBlockAlloc": "pool malloc",
+    "simBlockFree": "pool free",
+    "simBlockHold": "pool free",
+    "simHostAccess": "host access",
+}
 MOST_FRAMES = 6
 MOST_MISSING = 8
 
@@ -110,7 +117,7 @@ def _place(located: UnsupportedCall | LeftOpen) -> str:
 
 def call_name(symbol: str) -> str:
     """Without the version that the driver's headers add: cuMemAlloc, not cuMemAlloc_v2."""
-    return _VERSION.sub("", symbol)
+    return TOLD.get(symbol) or _VERSION.sub("", symbol)
 
 
 def summary(result: CheckResult, status: int) -> list[str]:

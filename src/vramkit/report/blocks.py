@@ -143,7 +143,10 @@ class MemoryMap(msgspec.Struct, frozen=True, tag="memory_map"):
 
 
 class Conflict(msgspec.Struct, frozen=True, tag="conflict"):
-    """Two accesses that nothing orders: what, each side as (who, where), and what would fix it."""
+    """Two accesses that nothing orders, or one that is wrong by itself.
+
+    `sides` has one or two pairs of who and where; `fix` says what to change.
+    """
 
     title: str
     what: str

@@ -118,8 +118,9 @@ def _conflict(block: blocks.Conflict) -> RenderableType:
     sides = RichTable.grid(padding=(0, 2, 0, 0))
     sides.add_column(style="dim", no_wrap=True)
     sides.add_column(overflow="fold")
-    for ordinal, (who, where) in zip(("first", "second"), block.sides, strict=False):
-        sides.add_row(ordinal, code_spans(who))
+    labels = ("first", "second") if len(block.sides) > 1 else ("call",)
+    for label, (who, where) in zip(labels, block.sides, strict=True):
+        sides.add_row(label, code_spans(who))
         if where:
             sides.add_row("", RichText(where, style="dim"))
     sides.add_row("fix", code_spans(block.fix))
