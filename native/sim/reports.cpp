@@ -107,6 +107,7 @@ void write_settings(Json& json, const Settings& settings) {
         .field("checker", settings.checker)
         .field("data", settings.data)
         .field("capacity", settings.capacity)
+        .field("profile_memory", settings.profile.total_memory)
         .field("devices", settings.devices)
         .field("link_generation", settings.profile.link_generation)
         .field("link_width", settings.profile.link_width)

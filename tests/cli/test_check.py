@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,31 @@ from typing import Any
 
 import pytest
 
-from .support import Vramkit
+from .support import SETTINGS, Vramkit
 
 PROGRAMS = Path(__file__).with_name("programs")
 PYTHON = sys.executable
+
+
+@pytest.fixture
+def vramkit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Vramkit:
+    """The command in this process: the checked program is one of its own, and one is enough."""
+    from vramkit.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    for name in SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            status = main(arguments)
+        return subprocess.CompletedProcess(arguments, status, *capfd.readouterr())
+
+    return run
 
 
 def line_of(program: str, mark: str) -> str:
@@ -143,9 +165,12 @@ def test_a_killed_program_keeps_its_reports(vramkit: Vramkit, tmp_path: Path) ->
     result = vramkit("check", "--", PYTHON, str(program))
     assert result.returncode == 1
     assert "Race (error)" in result.stderr
-    ended, found = result.stderr.splitlines()[-2:]
-    assert ended == "vramkit check: the program was ended by SIGKILL"
+    found, ended = result.stderr.splitlines()[-2:]
     assert found.startswith("vramkit check: 1 error, 0 warnings; at least ")
+    assert ended == (
+        "vramkit check: the program was ended by SIGKILL (status 137); "
+        "the exit status of the check is 1"
+    )
 
 
 def test_reports_come_before_the_programs_own_failure(vramkit: Vramkit, tmp_path: Path) -> None:
@@ -154,8 +179,34 @@ def test_reports_come_before_the_programs_own_failure(vramkit: Vramkit, tmp_path
     program.write_text(source)
     result = vramkit("check", "--", PYTHON, str(program))
     assert result.returncode == 1
-    assert "the program ended with status 42" in result.stderr
+    assert "the program ended with status 42; the exit status of the check is 1" in result.stderr
     assert "Race (error)" in result.stderr
+    kept = vramkit("check", "--json", "--error-exitcode", "0", "--", PYTHON, str(program))
+    assert kept.returncode == 42
+    facts = json.loads(kept.stdout)
+    assert (facts["verdict"], facts["status"], facts["program_status"]) == ("reports", 42, 42)
+
+
+def test_an_exit_status_that_no_process_can_have_is_wrong_usage(vramkit: Vramkit) -> None:
+    result = vramkit("check", "--error-exitcode", "256", "--", "true")
+    assert result.returncode == 2
+    assert "0 to 255" in result.stderr
+
+
+def test_a_sigint_to_the_command_alone_ends_the_program() -> None:
+    source = "import signal; signal.alarm(30); print('ready', flush=True); signal.pause()"
+    command = [PYTHON, "-m", "vramkit.cli", "check", "--", PYTHON, "-c", source]
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored here
+    try:
+        check = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    with check:
+        assert check.stdout is not None and check.stderr is not None
+        assert check.stdout.readline() == "ready\n"
+        check.send_signal(signal.SIGINT)
+        assert "ended by SIGINT (status 130); passed on" in check.stderr.read()
+    assert check.returncode == 130
 
 
 def test_children_of_the_program_are_checked_too(vramkit: Vramkit, tmp_path: Path) -> None:
@@ -170,13 +221,16 @@ def test_children_of_the_program_are_checked_too(vramkit: Vramkit, tmp_path: Pat
 def test_a_missing_program_is_127_and_one_line(vramkit: Vramkit) -> None:
     result = vramkit("check", "--", "no-such-program-anywhere")
     assert result.returncode == 127
-    assert result.stderr == "vramkit check: no-such-program-anywhere: not found\n"
+    assert result.stderr == "vramkit: no-such-program-anywhere: not found\n"
 
 
-def test_a_file_that_may_not_be_executed_is_127(vramkit: Vramkit) -> None:
-    result = vramkit("check", "--", str(PROGRAMS / "right.py"))
+def test_a_python_file_without_python_is_told_how_to_run_it(
+    vramkit: Vramkit, tmp_path: Path
+) -> None:
+    (tmp_path / "race.py").touch()
+    result = vramkit("check", "race.py", "argument")
     assert result.returncode == 127
-    assert "may not be executed" in result.stderr
+    assert "try: vramkit check -- python race.py argument\n" in result.stderr
 
 
 def test_no_program_is_wrong_usage(vramkit: Vramkit) -> None:

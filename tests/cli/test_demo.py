@@ -9,12 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from .support import Vramkit
+from vramkit.demo import card
+
+from .support import Vramkit, VramkitHere
 
 
-def test_the_facts_show_a_saving_a_pool_and_a_caught_race(vramkit: Vramkit, tmp_path: Path) -> None:
-    result = vramkit("demo", "--json", "--no-report", "--driver", "sim")
-    assert result.returncode == 0, result.stderr
+@pytest.mark.sim_only
+@pytest.mark.usefixtures("driver", "small_groups")
+def test_the_facts_show_a_saving_a_pool_and_a_caught_race(
+    vramkit_here: VramkitHere, tmp_path: Path
+) -> None:
+    result = vramkit_here("demo", "--json", "--no-report", "--driver", "sim")
+    assert result.status == 0, result.stderr
     document = json.loads(result.stdout)
     assert (document["simulated"], document["profile"]) == (True, "h200")
     assert document["report"] is None
@@ -30,7 +36,7 @@ def test_the_facts_show_a_saving_a_pool_and_a_caught_race(vramkit: Vramkit, tmp_
         10_000,
         0,
     )
-    assert pool["same_stream_reused_at_once"] and pool["other_stream_reused_after_mark"]
+    assert pool["same_stream_reused_at_once"] and pool["other_stream_reused_after_event"]
     assert not pool["other_stream_reused_early"]
     assert pool["scattered_free"] == 96 << 20 and pool["scattered_largest"] == 6 << 20
     assert pool["scattered_request"] > 86 << 20
@@ -41,11 +47,15 @@ def test_the_facts_show_a_saving_a_pool_and_a_caught_race(vramkit: Vramkit, tmp_
     assert race["right_reports"] == []
 
 
+@pytest.mark.sim_only
+@pytest.mark.usefixtures("driver", "small_groups")
 def test_the_guided_run_says_simulated_and_where_the_report_is(
-    vramkit: Vramkit, tmp_path: Path
+    vramkit_here: VramkitHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = vramkit("demo", VRAMKIT_DRIVER="sim", COLUMNS="200")
-    assert result.returncode == 0, result.stderr
+    monkeypatch.setenv("VRAMKIT_DRIVER", "sim")
+    monkeypatch.setenv("COLUMNS", "200")
+    result = vramkit_here("demo")
+    assert result.status == 0, result.stderr
     assert "(simulated, profile h200)" in result.stdout.splitlines()[0]
     report = tmp_path / "vramkit-demo.html"
     assert f"Report: {report}" in result.stdout
@@ -53,44 +63,53 @@ def test_the_guided_run_says_simulated_and_where_the_report_is(
     assert "█" in result.stdout
     text = report.read_text(encoding="utf-8")
     assert "simulated · h200" in text
-    assert "wrong_order.py" in text and text.count("<svg") == 2
+    assert "wrong_order.py" in text and text.count('class="timeline"') == 2
     assert "The order was kept" in text and text.count('class="chart memory"') == 3
     assert not re.search(r"https?://|@import|url\(|<link|<script[^>]+src|<img", text)
 
 
-def test_without_a_choice_and_without_a_card_it_simulates_and_says_why(vramkit: Vramkit) -> None:
-    result = vramkit("demo", "--no-report", COLUMNS="200")
-    assert result.returncode == 0, result.stderr
-    first = result.stdout.splitlines()[0]
-    if "simulated" in first:
-        assert "profile h200: no NVIDIA driver on this machine" in result.stdout
+@pytest.fixture
+def only_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vramkit.demo.chapters.CHAPTERS", (card.CHAPTER,))
 
 
-def test_another_profile_is_named(vramkit: Vramkit) -> None:
-    result = vramkit("demo", "--json", "--no-report", "--driver", "sim:pcie4-24gb")
-    assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)["profile"] == "pcie4-24gb"
+@pytest.mark.usefixtures("only_the_card")
+def test_without_a_choice_and_without_a_card_it_simulates_and_says_why(
+    vramkit_here: VramkitHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    status, stdout, _ = vramkit_here("demo", "--no-report")
+    assert status == 0
+    if "simulated" in stdout.splitlines()[0]:
+        assert re.search(r"profile \S+: no NVIDIA driver on this machine", stdout)
 
 
-def test_a_report_in_no_folder_is_refused_before_anything_runs(vramkit: Vramkit) -> None:
-    result = vramkit("demo", "--driver", "sim", "--report", "nowhere/report.html")
-    assert result.returncode == 2
+@pytest.mark.usefixtures("only_the_card")
+def test_another_profile_is_named(vramkit_here: VramkitHere) -> None:
+    done = vramkit_here("demo", "--json", "--no-report", "--driver", "sim:pcie4-24gb")
+    assert done.status == 0
+    assert json.loads(done.stdout)["profile"] == "pcie4-24gb"
+
+
+def test_a_report_in_no_folder_is_refused_before_anything_runs(vramkit_here: VramkitHere) -> None:
+    result = vramkit_here("demo", "--driver", "sim", "--report", "nowhere/report.html")
+    assert result.status == 2
     assert "nowhere" in result.stderr
     assert result.stdout == ""
 
 
 def test_a_folder_for_a_report_is_refused_before_anything_runs(
-    vramkit: Vramkit, tmp_path: Path
+    vramkit_here: VramkitHere, tmp_path: Path
 ) -> None:
-    result = vramkit("demo", "--driver", "sim", "--report", str(tmp_path))
-    assert result.returncode == 2
+    result = vramkit_here("demo", "--driver", "sim", "--report", str(tmp_path))
+    assert result.status == 2
     assert f"--report {tmp_path}: that is a folder" in result.stderr
     assert result.stdout == ""
 
 
-def test_report_and_no_report_exclude_each_other(vramkit: Vramkit) -> None:
-    result = vramkit("demo", "--driver", "sim", "--report", "x.html", "--no-report")
-    assert result.returncode == 2
+def test_report_and_no_report_exclude_each_other(vramkit_here: VramkitHere) -> None:
+    result = vramkit_here("demo", "--driver", "sim", "--report", "x.html", "--no-report")
+    assert result.status == 2
     assert "exclude each other" in result.stderr
 
 
@@ -102,6 +121,8 @@ def test_our_own_commands_are_clean_under_the_checker(
     vramkit: Vramkit, command: tuple[str, ...]
 ) -> None:
     ours = [sys.executable, "-m", "vramkit.cli", *command, "--driver", "sim"]
-    result = vramkit("check", "--warnings-as-errors", "--", *ours)
+    # Smaller buffers where the command takes its sizes from the card: the order is the same.
+    small = "capacity=1GiB" if "demo" in command else "capacity=64MiB"
+    result = vramkit("check", "--warnings-as-errors", "--", *ours, VRAMKIT_SIM=small)
     assert result.returncode == 0, result.stderr
     assert "no report" in result.stderr

@@ -20,6 +20,15 @@ def has_nvidia_driver() -> bool:
     return True
 
 
+# Buffers are an eighth of the memory, and real bytes are copied: this takes a fraction of the time.
+SMALL = "capacity=64MiB"
+
+
+@pytest.fixture
+def vramkit(vramkit: Vramkit) -> Vramkit:
+    return lambda *arguments, **variables: vramkit(*arguments, **{"VRAMKIT_SIM": SMALL} | variables)
+
+
 def facts(vramkit: Vramkit, *arguments: str, **variables: str) -> dict[str, Any]:
     result = vramkit("doctor", "--json", "--quick", *arguments, **variables)
     document: dict[str, Any] = json.loads(result.stdout)  # exactly one document
@@ -96,6 +105,9 @@ def test_the_card_and_its_link_are_the_profiles(vramkit: Vramkit) -> None:
     assert document["card"]["compute_capability"] == [9, 0]
     link = document["card"]["link"]
     assert (link["generation"], link["width"]) == (5, 16)
+    assert document["card"]["memory_total"] == 64 << 20
+    assert document["card"]["profile_memory"] == 150_754_820_096
+    assert any("of its profile 140 GiB" in one["what"] for one in document["findings"])
 
 
 def test_pinning_on_a_simulated_card_adds_no_real_and_simulated_time(vramkit: Vramkit) -> None:
@@ -115,9 +127,9 @@ def test_every_table_of_a_simulated_card_says_so(vramkit: Vramkit) -> None:
     subjects = [title.split(" (simulated")[0].strip() for title in titles]
     assert subjects == [
         "Card",
-        "Copies of 64 MiB",
+        "Copies of 8 MiB",
         "Host time of a call, from Python",
-        "Pinning 64 MiB of host memory",
+        "Pinning 8 MiB of host memory",
     ]
     assert "PCIe 3 x8" in result.stdout
 
@@ -150,7 +162,7 @@ def test_without_a_driver_limits_are_still_reported(vramkit: Vramkit) -> None:
     problem = document["findings"][0]
     assert problem["severity"] == "problem"
     assert "libcuda.so.1" in problem["what"]
-    assert "VRAMKIT_DRIVER=sim" in problem["mend"]
+    assert "VRAMKIT_DRIVER=sim" in problem["fix"]
 
 
 @pytest.mark.skipif(has_nvidia_driver(), reason="an NVIDIA driver is here")

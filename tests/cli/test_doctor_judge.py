@@ -47,6 +47,7 @@ CARD = Card(
     multiprocessors=132,
     memory_total=140 * GIB,
     memory_free=139 * GIB,
+    profile_memory=None,
     link=LINK,
 )
 DRIVER = DriverFacts(
@@ -154,13 +155,23 @@ def test_one_flaw_is_one_finding(examination: Examination, severity: str, words:
     [finding] = bad(examination)
     assert finding.severity == severity
     assert words in finding.what
-    assert finding.why and finding.mend
+    assert finding.why and finding.fix
 
 
 def test_the_gravest_finding_comes_first() -> None:
     found = judge(limits(address_space=GIB, overcommit=2, transparent_huge_pages="never"))
     severities = [finding.severity for finding in found]
     assert severities[:3] == ["problem", "warning", "note"]
+
+
+def test_memory_that_a_simulated_card_lacks_is_a_note() -> None:
+    simulated = replace(CARD, memory_total=4 * GIB, memory_free=4 * GIB, profile_memory=140 * GIB)
+    [finding] = bad(replace(GOOD, card=simulated))
+    assert finding.severity == "note"
+    assert "has 4 GiB of memory, the card of its profile 140 GiB" in finding.what
+    assert "data=off" in finding.fix
+    whole = replace(CARD, profile_memory=CARD.memory_total)
+    assert bad(replace(GOOD, card=whole)) == []
 
 
 def pinning(method: str, touch: bool, rate: float | None) -> Pinning:
@@ -195,12 +206,12 @@ def test_a_container_without_its_driver_library_is_told_from_no_driver(tmp_path:
     (tmp_path / "dev/nvidia0").touch()
     container = missing_driver("looked everywhere", tmp_path)
     assert "/dev has nvidia0" in container.what
-    assert "--gpus all" in container.mend
+    assert "--gpus all" in container.fix
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").touch()
     assert "the kernel module is loaded" in missing_driver("x", tmp_path).what
 
 
 def test_a_known_refusal_of_the_driver_has_its_own_remedy() -> None:
-    assert "different versions" in refusing_driver("cuInit failed", 803).mend
-    assert "nvidia-smi" in refusing_driver("cuInit failed", 12345).mend
+    assert "different versions" in refusing_driver("cuInit failed", 803).fix
+    assert "nvidia-smi" in refusing_driver("cuInit failed", 12345).fix

@@ -23,7 +23,7 @@ from vramkit.report.blocks import (
 )
 from vramkit.report.highlight import highlighted_lines
 from vramkit.report.html import page
-from vramkit.report.svg_timeline import LABEL, RIGHT, WIDTH, timeline_svg
+from vramkit.report.html_timeline import timeline_html
 from vramkit.report.terminal_timeline import timeline_lines
 from vramkit.report.units import bytes_text, rate_text, time_text
 
@@ -92,15 +92,33 @@ def test_no_line_is_wider_than_asked() -> None:
     assert max(len(line.plain) for line in timeline_lines(OVERLAP, 60)) <= 60
 
 
+def bars(timeline: Timeline) -> list[tuple[float, float]]:
+    """Where each bar begins and how wide it is, in percent of the drawing."""
+    places = re.findall(
+        r'class="bar [^"]+" style="left:([\d.]+)%;width:([\d.]+)%', timeline_html(timeline)
+    )
+    return [(float(left), float(width)) for left, width in places]
+
+
 def test_bars_of_the_drawing_are_to_scale() -> None:
-    drawing = timeline_svg(OVERLAP)
-    starts = [float(x) for x in re.findall(r'<rect x="([\d.]+)"', drawing)]
-    widths = [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', drawing)]
-    step = starts[1] - starts[0]
-    assert step == pytest.approx((WIDTH - LABEL - RIGHT) * 2 / 8)
-    assert starts[2] == pytest.approx(starts[1])
-    assert starts[3] - starts[2] == pytest.approx(step)
-    assert widths == pytest.approx([step - 1] * 4, abs=0.02)
+    assert bars(OVERLAP) == [(0, 25), (25, 25), (25, 25), (50, 25)]
+
+
+@pytest.mark.parametrize(
+    ("scale", "place", "side"), [(8.0, "75.000", " before"), (20.0, "30.000", "")]
+)
+def test_the_drawing_says_where_the_last_work_ends(scale: float, place: str, side: str) -> None:
+    """On any screen: a place is a share of the width, and the text stands where there is room."""
+    drawing = timeline_html(Timeline(OVERLAP.title, OVERLAP.lanes, scale))
+    assert f'<span class="end{side}" style="left:{place}%"><i>ends at 6.00 s</i>' in drawing
+    assert 'aria-label="two streams: 4 operations, the last ends at 6.00 s"' in drawing
+
+
+def test_a_drawing_has_no_least_width() -> None:
+    """On a narrow screen the end of a drawing that must be scrolled to is not seen."""
+    text = page(DOCUMENT)
+    rules = re.findall(r"([^{}]+)\{([^{}]*min-width[^{}]*)\}", text)
+    assert not [rule for rule, _ in rules if re.search(r"timeline|lane|spans", rule)]
 
 
 def test_highlighting_keeps_the_text_and_marks_strings_over_lines() -> None:

@@ -1,6 +1,7 @@
-"""Runs a program on the simulated GPU and tells which of its accesses to memory nothing orders."""
+"""Runs a program on the simulated GPU and says which of its accesses to memory nothing orders."""
 
-from vramkit.check.launch import CheckError, check_program
-from vramkit.check.result import CheckedProcess, CheckResult
+from vramkit.check.result import CheckedProcess, CheckResult, Verdict
+from vramkit.check.run import check_program
+from vramkit.check.settings import CheckError
 
-__all__ = ["CheckError", "CheckResult", "CheckedProcess", "check_program"]
+__all__ = ["CheckError", "CheckResult", "CheckedProcess", "Verdict", "check_program"]

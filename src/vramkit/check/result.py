@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from vramkit.driver import Report
+from vramkit.driver import LeftOpen, Report, UnsupportedCall
 
-CLEAN = 0
+Verdict = Literal["clean", "reports", "program_failed", "nothing_checked"]
+
 REPORTS = 1
 NOTHING_CHECKED = 3
 NOT_FOUND = 127
 
 
-class CheckedProcess(msgspec.Struct, frozen=True):
-    """One process that opened the simulated GPU, as it wrote with its last report or at exit."""
+class CheckedProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that opened the simulated GPU, as it wrote with its last report or at exit.
+
+    `left_out` counts what was found beyond the reports that are kept. `left_open` is None where the
+    process did not end by itself.
+    """
 
     pid: int
     program: str
     settings: dict[str, Any]
     reports: list[Report]
+    left_out: int = 0
+    unsupported: list[UnsupportedCall] = []
+    left_open: list[LeftOpen] | None = None
     calls: int
 
 
@@ -43,6 +51,20 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
         return sorted(found, key=lambda report: report.severity != "error")
 
     @property
+    def left_out(self) -> int:
+        """How many more were found than are in `reports`."""
+        return sum(process.left_out for process in self.processes)
+
+    @property
+    def unsupported(self) -> list[UnsupportedCall]:
+        return [call for process in self.processes for call in process.unsupported]
+
+    @property
+    def left_open(self) -> list[LeftOpen]:
+        """Memory that was not freed, of the processes that ended by themselves."""
+        return [entry for process in self.processes for entry in process.left_open or ()]
+
+    @property
     def errors(self) -> int:
         return sum(report.severity == "error" for report in self.reports)
 
@@ -54,10 +76,17 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     def calls(self) -> int:
         return sum(process.calls for process in self.processes)
 
-    def status(self, *, warnings_as_errors: bool) -> int:
-        """Reports come before the program's own status, that before having checked nothing."""
+    def verdict(self, *, warnings_as_errors: bool = False) -> Verdict:
+        """What the run came to: reports count before the program's own failure."""
         if self.errors or (warnings_as_errors and self.warnings):
-            return REPORTS
+            return "reports"
         if self.program_status:
+            return "program_failed"
+        return "clean" if self.calls else "nothing_checked"
+
+    def status(self, *, warnings_as_errors: bool = False, error_exitcode: int = REPORTS) -> int:
+        """The exit status for the run; with an `error_exitcode` of 0 always the program's own."""
+        verdict = self.verdict(warnings_as_errors=warnings_as_errors)
+        if error_exitcode == 0 or verdict in ("clean", "program_failed"):
             return self.program_status
-        return CLEAN if self.calls else NOTHING_CHECKED
+        return error_exitcode if verdict == "reports" else NOTHING_CHECKED

@@ -10,6 +10,7 @@ from inspect import cleandoc
 
 from cyclopts import App, Parameter
 
+from vramkit.cli.console import print_anywhere
 from vramkit.cli.errors import describe_error, exit_status
 
 DESCRIPTION = (
@@ -21,20 +22,23 @@ DESCRIPTION = (
 # Name and help; the first line stands in the overview. A command's module, vramkit.cli.NAME, is
 # imported when the command is asked for, so the texts live here.
 COMMANDS = {
-    "doctor": """What this machine's GPU memory is capable of, and what is in its way.
+    "doctor": """Examine this machine's GPU memory: what it can do and what limits it.
 
-        Exit status: 0 no problem found, 1 a problem (no driver, say), 2 wrong usage.""",
+        Exit status: 0 no problem found, 1 a problem (no driver, for example), 2 wrong usage.""",
     "check": """Run a program on the simulated GPU and report unordered accesses to memory.
 
-        Any program that speaks the CUDA driver API through libcuda.so.1 will do; programs on the
+        Any program that calls the CUDA driver API through libcuda.so.1 will do; programs on the
         CUDA runtime (PyTorch, CuPy) do not run on the simulated GPU. Put -- before the program:
         vramkit check -- python my_program.py
 
-        Exit status: 0 clean, 1 reports, 2 wrong usage, 3 no driver call was seen, 127 no such
-        program, else the program's own.""",
+        Exit status: 0 no report and the program succeeded, 1 reports (--error-exitcode sets
+        another), 2 wrong usage, 3 no driver call was seen, 127 no such program, else the
+        program's own: its exit status, or 128 + the signal that ended it.""",
     "demo": """A short guided run, with a report to keep.
 
-        Takes the NVIDIA card that is there, else the simulated GPU, and says which.""",
+        Uses the NVIDIA card of this machine, else the simulated GPU, and says which.
+
+        Exit status: 0 all chapters ran, 1 the driver failed, 2 wrong usage.""",
 }
 
 
@@ -69,6 +73,7 @@ def build_app() -> App:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status: 0 fine, 1 a problem, 2 wrong usage."""
+    print_anywhere()
     try:
         result = build_app()(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()

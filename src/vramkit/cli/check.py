@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from vramkit.cli.errors import UsageError
+from vramkit.cli.errors import CommandError, UsageError
 from vramkit.cli.files import must_be_writable
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def check(
     stacks: Literal["python", "native", "off"] = "python",
     profile: str | None = None,
     warnings_as_errors: bool = False,
+    error_exitcode: int = 1,
     output: Path | None = None,
 ) -> int:
     """Run a program under the checker.
@@ -32,118 +33,93 @@ def check(
     program
         The program and its arguments.
     json
-        Findings as one JSON document: to --output, else to stdout (after the program's own output).
+        Findings as one JSON document: to --output, else to stdout after the program's output.
     stacks
-        What a report tells of each place: Python lines, native frames, or the calling address
-        only. Default: python.
+        Each place as Python lines, native frames, or the calling address only. Default: python.
     profile
         The simulated card: a name or a path to a .toml. Default: that of VRAMKIT_SIM, else h200.
     warnings_as_errors
         Warnings count as reports for the exit status.
+    error_exitcode
+        The exit status for reports; 0: always the program's own status. Default: 1.
     output
         A file for the findings, instead of stderr.
     """
     from vramkit.check import CheckError, check_program
-    from vramkit.check.launch import ProgramNotFoundError
     from vramkit.check.result import NOT_FOUND
+    from vramkit.launch import ProgramNotFoundError
 
     if not program:
         raise UsageError("check needs a program: vramkit check -- python my_program.py")
     if program[0].startswith("-"):
         raise UsageError(f"check has no option {program[0]}; see `vramkit check --help`")
+    if not 0 <= error_exitcode <= 255:
+        raise UsageError(f"--error-exitcode is {error_exitcode}; it may be 0 to 255")
     if output is not None:
         must_be_writable("--output", output)
     try:
         result = check_program(program, stacks=stacks, profile=profile)
     except ProgramNotFoundError as error:
-        print(f"vramkit check: {error}", file=sys.stderr)
-        return NOT_FOUND
+        instead = shlex.join(error.instead)
+        hint = f"; try: vramkit check -- {instead}" if instead else ""
+        raise CommandError(f"{error}{hint}", NOT_FOUND) from error
     except CheckError as error:
         raise UsageError(str(error)) from error
-    status = result.status(warnings_as_errors=warnings_as_errors)
+    status = result.status(warnings_as_errors=warnings_as_errors, error_exitcode=error_exitcode)
     if json:
-        _write_json(result, status, output)
+        verdict = result.verdict(warnings_as_errors=warnings_as_errors)
+        _write_json(_document(result, status, verdict), output)
     else:
-        _write_words(result, output)
+        _write_words(result, status, output)
     return status
 
 
-def _write_json(result: CheckResult, status: int, output: Path | None) -> None:
-    import msgspec
-
-    from vramkit.cli.console import print_json
-
-    document = {
+def _document(result: CheckResult, status: int, verdict: str) -> dict[str, object]:
+    return {
         "simulated": True,
         "profile": result.profile,
         "program": result.program,
+        "verdict": verdict,
+        "status": status,
         "program_status": result.program_status,
         "signal": result.signal,
-        "status": status,
         "errors": result.errors,
         "warnings": result.warnings,
+        "left_out": result.left_out,
         "calls": result.calls,
         "processes": result.processes,
     }
+
+
+def _write_json(document: dict[str, object], output: Path | None) -> None:
+    from vramkit.cli.console import json_bytes, print_json
+
     if output is None:
         print_json(document)
     else:
-        output.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+        output.write_bytes(json_bytes(document))
 
 
-def _write_words(result: CheckResult, output: Path | None) -> None:
-    from rich.console import Console
-
-    from vramkit.cli.console import errors
+def _write_words(result: CheckResult, status: int, output: Path | None) -> None:
+    from vramkit.cli.console import errors, text_file
 
     if output is None:
-        _print_words(errors(), result)
+        _print_words(errors(), result, status)
     else:
-        with output.open("w", encoding="utf-8") as file:
-            _print_words(Console(file=file, highlight=False, width=100), result)
+        with text_file(output) as console:
+            _print_words(console, result, status)
 
 
-def _print_words(console: Console, result: CheckResult) -> None:
+def _print_words(console: Console, result: CheckResult, status: int) -> None:
     from rich.text import Text
 
-    from vramkit.check.words import conflict
+    from vramkit.check.words import blocks, summary
     from vramkit.report.terminal import print_block
 
-    for report in result.reports:
-        print_block(console, conflict(report))
-    lines = summary(result)
-    if result.reports:
+    found = blocks(result)
+    for block in found:
+        print_block(console, block)
+    if found:
         console.print()
-    for line in lines:
+    for line in summary(result, status):
         console.print(Text(f"vramkit check: {line}"), soft_wrap=True)
-
-
-def summary(result: CheckResult) -> list[str]:
-    """What came of the run, in one line or two."""
-    lines = []
-    if result.signal is not None:
-        lines.append(f"the program was ended by {result.signal}")
-    elif result.program_status:
-        lines.append(f"the program ended with status {result.program_status}")
-    if not result.calls:
-        if result.signal is None:
-            lines.append(
-                "the program made no driver call: nothing was checked. It must load libcuda.so.1 "
-                "by that name, without a path of its own"
-            )
-        return lines
-    count = f"{_plural(result.errors, 'error')}, {_plural(result.warnings, 'warning')}"
-    found = count if result.reports else "no report"
-    processes = len([process for process in result.processes if process.calls])
-    where = f" in {processes} processes" if processes > 1 else ""
-    # A process that was killed has told of its calls as of its last report.
-    least = "at least " if result.signal is not None else ""
-    lines.append(
-        f"{found}; {least}{_plural(result.calls, 'driver call')}{where} on a simulated card, "
-        f"profile {result.profile}"
-    )
-    return lines
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -35,13 +35,13 @@ def demo(
     Parameters
     ----------
     driver
-        cuda, sim or sim:PROFILE. Default: VRAMKIT_DRIVER, else what is there.
+        cuda, sim or sim:PROFILE. Default: VRAMKIT_DRIVER, else the NVIDIA card, else sim.
     report
-        Where the HTML report goes. Default: vramkit-demo.html.
+        The file for the HTML report. Default: vramkit-demo.html.
     no_report
-        Write none.
+        Write no HTML report.
     json
-        The facts as one JSON document instead of the guided text.
+        The figures as one JSON document, instead of the guided text.
     """
     from vramkit.cli.console import output, print_json, progress
     from vramkit.cli.opening import open_driver_or_simulate
@@ -129,8 +129,8 @@ def _next_steps() -> Table:
 
 def _document(context: Context, results: list[tuple[str, ChapterResult]]) -> Document:
     import vramkit
-    from vramkit.doctor.judge import version_text
     from vramkit.report.blocks import Document, Section
+    from vramkit.report.units import version_text
 
     sections = [Section(title, result.blocks) for title, result in results]
     sections.append(Section("What to try next", [_next_steps()]))

@@ -15,11 +15,11 @@ def doctor(
     Parameters
     ----------
     json
-        The facts as one JSON document.
+        The facts and the verdict as one JSON document.
     driver
         cuda, sim or sim:PROFILE. Default: VRAMKIT_DRIVER, else cuda.
     device
-        Which card. Default: 0.
+        The number of the card. Default: 0.
     quick
         Smaller sizes and fewer samples.
     """

@@ -11,6 +11,14 @@ class UsageError(ValueError):
     """Wrong arguments or settings; the text says what was given and what is allowed."""
 
 
+class CommandError(Exception):
+    """A command cannot go on for a reason that has an exit status of its own."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 def _driver_errors() -> tuple[type[BaseException], ...]:
     # Asked of the loaded module only: an error of a module that was never loaded cannot arrive.
     module = sys.modules.get("vramkit.driver")
@@ -22,12 +30,14 @@ def describe_error(error: Exception) -> str | None:
     """One line for a user, or None where the error is a fault of vramkit itself."""
     if isinstance(error, CycloptsError):
         return f"{_one_line(str(error))} See `vramkit --help`."
-    if isinstance(error, (UsageError, OSError, *_driver_errors())):
+    if isinstance(error, (UsageError, CommandError, OSError, *_driver_errors())):
         return _one_line(str(error))
     return None
 
 
 def exit_status(error: Exception) -> int:
+    if isinstance(error, CommandError):
+        return error.status
     return 2 if isinstance(error, (CycloptsError, UsageError)) else 1
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from vramkit.demo.chapter import Chapter, ChapterResult, Context
-from vramkit.doctor.judge import version_text
 from vramkit.report.blocks import Block, Callout, Table
-from vramkit.report.units import bytes_text
+from vramkit.report.units import free_text, version_text
 
 
 def run(context: Context) -> ChapterResult:
@@ -14,7 +13,7 @@ def run(context: Context) -> ChapterResult:
     major, minor = device.compute_capability
     rows = [
         ["Card", device.name],
-        ["Memory", f"{bytes_text(memory.total)}, {bytes_text(memory.free)} free"],
+        ["Memory", free_text(memory.total, memory.free)],
         ["Multiprocessors", f"{device.multiprocessors}, compute capability {major}.{minor}"],
         ["Driver", f"CUDA {version_text(driver.version)}"],
         ["Library", driver.path],

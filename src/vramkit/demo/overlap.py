@@ -54,9 +54,9 @@ def run(context: Context) -> ChapterResult:
         [
             blocks.Text(
                 f"{GROUPS} groups of weights, {size} each, come from pinned host memory, and each "
-                "is computed with once it has arrived. In one stream every step waits for the one "
-                "before. In two, the next group travels while the present one is in use; an event "
-                "for each group keeps the order that matters."
+                "is used by a kernel once it has arrived. In one stream each step waits for the "
+                "one before. In two, the next group is copied while the current one is in use; an "
+                "event for each group keeps the order that matters."
             ),
             blocks.Code("Two streams, one event a group", SHOWN),
             _lanes("One stream", one_spans, scale),

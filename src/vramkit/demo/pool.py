@@ -73,8 +73,8 @@ def _pairs(context: Context) -> Part:
     }
     text = Text(
         "A pool takes memory from the driver once and hands it out in the order of streams. What "
-        "a thread frees and asks for again on one stream comes from a list of its own: no driver "
-        "call, no lock, no size to guess beforehand."
+        "a thread frees and asks for again on one stream comes from a cache of that thread: no "
+        "driver call, no lock, no size to guess beforehand."
     )
     return [text, Code("Malloc and free", SHOWN), Figures(items)], facts
 
@@ -109,16 +109,16 @@ def _order(context: Context) -> Part:
     facts: dict[str, object] = {
         "same_stream_reused_at_once": same == address,
         "other_stream_reused_early": early == address,
-        "other_stream_reused_after_mark": late == address,
+        "other_stream_reused_after_event": late == address,
     }
     kept = same == late == address != early
     tone: Tone = "good" if kept else "bad"
-    title = "The order was kept" if kept else "Another block was handed out than expected"
+    title = "The order was kept" if kept else "An unexpected block was handed out"
     return [
         Text(
             f"A block of {bytes_text(size)} is freed while its stream has 20 ms of work left. The "
             "same stream may have it at once: what it does next comes after. Another stream may "
-            "not, until the mark behind that work has passed."
+            "not, until the event recorded behind that work has completed."
         ),
         Callout(
             tone,
@@ -167,8 +167,8 @@ def _scattered(context: Context) -> Part:
         Text(
             f"A pool that may take {bytes_text(limit)} is filled with blocks of 2 to 8 MiB, and "
             f"every second one is freed: {bytes_text(free)} are free, and no piece is larger than "
-            f"{bytes_text(max(BLOCKS[::2]))}. Memory is mapped, not fixed to its address, so one "
-            f"request of {bytes_text(request)} is served all the same."
+            f"{bytes_text(max(BLOCKS[::2]))}. Free pieces are mapped side by side at a new "
+            f"address, without a copy, so one request of {bytes_text(request)} is served."
         ),
         map_block(before, "Every second block freed"),
         map_block(after, f"The same pool with one block of {bytes_text(request)}"),
@@ -176,8 +176,8 @@ def _scattered(context: Context) -> Part:
             [
                 Figure(bytes_text(request), "asked for", "good"),
                 Figure(bytes_text(reserved), f"held, of {bytes_text(limit)} allowed"),
-                Figure(bytes_text(returned), "back to the driver when all was freed"),
-                Figure(bytes_text(left), "held then"),
+                Figure(bytes_text(returned), "released to the driver once all was freed"),
+                Figure(bytes_text(left), "held after that"),
             ]
         ),
     ], facts

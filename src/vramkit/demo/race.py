@@ -1,4 +1,4 @@
-"""Chapter: a race caught by the checker, and the same program mended."""
+"""Chapter: a race caught by the checker, and the same program fixed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine's GPU memory is capable of and what is in its way: facts, measured, and judged."""
+"""What a machine's GPU memory can do and what limits it: facts, measurements and a verdict."""
 
 from vramkit.doctor.examine import examine
 from vramkit.doctor.facts import Examination, Finding

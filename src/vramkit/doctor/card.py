@@ -26,6 +26,7 @@ def driver_facts(driver: Driver) -> DriverFacts:
 
 def card_facts(device: Device, link: Link) -> Card:
     memory = device.memory_info()
+    sim = device.driver.sim
     return Card(
         ordinal=device.ordinal,
         name=device.name,
@@ -35,6 +36,7 @@ def card_facts(device: Device, link: Link) -> Card:
         multiprocessors=device.multiprocessors,
         memory_total=memory.total,
         memory_free=memory.free,
+        profile_memory=None if sim is None else sim.settings().profile_memory,
         link=link,
     )
 

@@ -10,12 +10,12 @@ Severity = Literal["ok", "note", "warning", "problem"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One verdict: what is so, why it matters, how to mend it (empty where nothing is to mend)."""
+    """One verdict: what was found, why it matters, how to fix it (empty: nothing to fix)."""
 
     severity: Severity
     what: str
     why: str = ""
-    mend: str = ""
+    fix: str = ""
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     huge_page_bytes: int
     shared_memory_total: int | None  # /dev/shm; None: not there
     shared_memory_free: int | None
-    overcommit: int | None  # vm.overcommit_memory: 0 by guess, 1 always, 2 strict
+    overcommit: int | None  # vm.overcommit_memory: 0 heuristic, 1 always, 2 never
 
     def host_memory(self) -> int:
         """What programs here may use at most."""
@@ -80,6 +80,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     multiprocessors: int
     memory_total: int
     memory_free: int
+    profile_memory: int | None  # of the card that a simulated one stands for
     link: Link
 
 

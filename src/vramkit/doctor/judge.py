@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vramkit.doctor.facts import Card, CopyRate, DriverFacts, Examination, Finding, Limits, Pinning
-from vramkit.report.units import bytes_text, percent_text, rate_text
+from vramkit.report.units import bytes_text, count_text, percent_text, rate_text, version_text
 
-OLDEST_TRIED_DRIVER = 12000
+OLDEST_TESTED_DRIVER = 12000
 # Bytes a second and lane after the encoding of the line, by PCIe generation.
 LANE_RATES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 LOW_LOCKED_MEMORY = 64 << 20
@@ -16,7 +16,7 @@ ORDER = ("problem", "warning", "note", "ok")
 
 
 def judge(examination: Examination) -> list[Finding]:
-    """All findings, the gravest first."""
+    """All findings, the most severe first."""
     findings = list(_limits(examination.limits, examination.card))
     if examination.driver is not None:
         findings += _driver(examination.driver)
@@ -39,17 +39,17 @@ def _driver(driver: DriverFacts) -> Iterator[Finding]:
             what=f"The card is a simulated one, profile {driver.profile}.",
             why="Its times come from the profile, not from this machine; the host's limits are "
             "this machine's.",
-            mend="Where an NVIDIA card is, leave VRAMKIT_DRIVER and --driver out to look at that.",
+            fix="To examine an NVIDIA card, leave out VRAMKIT_DRIVER and --driver.",
         )
-    elif driver.version < OLDEST_TRIED_DRIVER:
+    elif driver.version < OLDEST_TESTED_DRIVER:
         yield Finding(
             severity="warning",
-            what=f"The driver is old: it speaks CUDA {version}.",
-            why=f"vramkit is tried with CUDA {version_text(OLDEST_TRIED_DRIVER)} and later.",
-            mend="Install a newer NVIDIA driver.",
+            what=f"The driver is old: it supports CUDA {version}.",
+            why=f"vramkit is tested with CUDA {version_text(OLDEST_TESTED_DRIVER)} and later.",
+            fix="Install a newer NVIDIA driver.",
         )
     else:
-        yield Finding(severity="ok", what=f"The driver speaks CUDA {version}.")
+        yield Finding(severity="ok", what=f"The driver supports CUDA {version}.")
 
 
 def _card(card: Card) -> Iterator[Finding]:
@@ -63,24 +63,35 @@ def _card(card: Card) -> Iterator[Finding]:
     elif (link.max_generation or 0) > link.generation or (link.max_width or 0) > link.width:
         yield Finding(
             severity="warning",
-            what=f"The link runs below what it can: {link_text(link.generation, link.width)} "
+            what=f"The link runs below its full rate: {link_text(link.generation, link.width)} "
             f"instead of {link_text(link.max_generation, link.max_width)}.",
             why="Every byte that is streamed or swapped crosses this link.",
-            mend="Look for a shared or narrow slot, a riser cable, or a power setting in the "
+            fix="Look for a shared or narrow slot, a riser cable, or a power setting in the "
             "firmware; the generation was read while copies ran.",
         )
     else:
         yield Finding(
             severity="ok",
-            what=f"The link runs at its best: {link_text(link.generation, link.width)}.",
+            what=f"The link runs at its full rate: {link_text(link.generation, link.width)}.",
+        )
+    if card.profile_memory is not None and card.profile_memory > card.memory_total:
+        all_of_it = bytes_text(card.profile_memory)
+        yield Finding(
+            severity="note",
+            what=f"The simulated card has {bytes_text(card.memory_total)} of memory, the card of "
+            f"its profile {all_of_it}.",
+            why="Simulated memory that holds data is host memory: 4 GiB at most, or less by "
+            "`capacity` in VRAMKIT_SIM.",
+            fix=f"VRAMKIT_SIM=data=off simulates {all_of_it}, with sizes and times but without "
+            "data.",
         )
     held = card.memory_total - card.memory_free
     if held > card.memory_total // 10:
         yield Finding(
             severity="note",
-            what=f"{bytes_text(held)} of the card's {bytes_text(card.memory_total)} are taken.",
-            why="Other programs hold them; figures may suffer from their work too.",
-            mend="`nvidia-smi` shows who holds memory.",
+            what=f"{bytes_text(held)} of the card's {bytes_text(card.memory_total)} are in use.",
+            why="Other programs hold them, and their work may slow the measurements down.",
+            fix="`nvidia-smi` shows who holds memory.",
         )
 
 
@@ -96,21 +107,20 @@ def _copies(copies: list[CopyRate], card: Card) -> Iterator[Finding]:
     lane = LANE_RATES.get(link.generation or 0)
     if lane is not None and link.width is not None:
         best = lane * link.width
+        reached = (
+            f"Pinned copies reach {rate_text(slow)}, {percent_text(slow / best)} of the link's "
+            f"{rate_text(best)}."
+        )
         if slow < 0.7 * best:
             yield Finding(
                 severity="warning",
-                what=f"Pinned copies reach {rate_text(slow)}, "
-                f"{percent_text(slow / best)} of the link's {rate_text(best)}.",
+                what=reached,
                 why="85 to 90 % are usual.",
-                mend="Bind the program to the CPU cores next to the card (`nvidia-smi topo -m`, "
+                fix="Bind the program to the CPU cores next to the card (`nvidia-smi topo -m`, "
                 "`numactl`); look for other traffic on the same switch.",
             )
         else:
-            yield Finding(
-                severity="ok",
-                what=f"Pinned copies reach {rate_text(slow)}, "
-                f"{percent_text(slow / best)} of the link's {rate_text(best)}.",
-            )
+            yield Finding(severity="ok", what=reached)
     if both < 0.7 * slow:
         yield Finding(
             severity="note",
@@ -125,7 +135,7 @@ def _limits(limits: Limits, card: Card | None) -> Iterator[Finding]:
             severity="problem",
             what=f"The address space is limited to {bytes_text(limits.address_space)} (ulimit -v).",
             why="The driver reserves far more address space than the card has memory.",
-            mend="Lift it: `ulimit -v unlimited`.",
+            fix="`ulimit -v unlimited`.",
         )
     if limits.locked_memory is not None and limits.locked_memory < LOW_LOCKED_MEMORY:
         yield Finding(
@@ -133,19 +143,19 @@ def _limits(limits: Limits, card: Card | None) -> Iterator[Finding]:
             what=f"Locked memory is limited to {bytes_text(limits.locked_memory)} (ulimit -l).",
             why="The CUDA driver pins memory outside this limit, but mlock, RDMA and io_uring "
             "are bound by it.",
-            mend="`ulimit -l unlimited`; in a container --ulimit memlock=-1; in a systemd unit "
+            fix="`ulimit -l unlimited`; in a container --ulimit memlock=-1; in a systemd unit "
             "LimitMEMLOCK=infinity.",
         )
     if limits.transparent_huge_pages == "never":
         yield Finding(
             severity="warning",
             what="Transparent huge pages are switched off (never).",
-            why="Host memory is then touched and pinned in 4 KiB pages: two to three times slower.",
-            mend="As root: `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`.",
+            why="Host memory is then touched and pinned in 4 KiB pages, two to three times slower.",
+            fix="As root: `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`.",
         )
     elif limits.transparent_huge_pages is not None:
         setting = limits.transparent_huge_pages
-        yield Finding(severity="ok", what=f"Transparent huge pages can be had ({setting}).")
+        yield Finding(severity="ok", what=f"Transparent huge pages are available ({setting}).")
     if card is not None:
         yield from _host_memory(limits, card)
     shared = limits.shared_memory_total
@@ -154,14 +164,14 @@ def _limits(limits: Limits, card: Card | None) -> Iterator[Finding]:
             severity="note",
             what=f"/dev/shm holds only {bytes_text(shared)}.",
             why="Programs that pass tensors between processes put them there.",
-            mend="In a container: --shm-size=8g, or --ipc=host.",
+            fix="In a container: --shm-size=8g, or --ipc=host.",
         )
     if limits.overcommit == 2:
         yield Finding(
             severity="note",
-            what="The kernel counts memory strictly (vm.overcommit_memory = 2).",
+            what="The kernel does not overcommit memory (vm.overcommit_memory = 2).",
             why="Large host buffers can be refused while memory is still free.",
-            mend="As root: `sysctl vm.overcommit_memory=0`.",
+            fix="As root: `sysctl vm.overcommit_memory=0`.",
         )
 
 
@@ -179,11 +189,11 @@ def _host_memory(limits: Limits, card: Card) -> Iterator[Finding]:
         severity="warning",
         what=f"The host may use {bytes_text(host)} ({reason}), "
         f"less than the card's {bytes_text(card.memory_total)}.",
-        why="What leaves the card needs a place here: a full card cannot be swapped out, and a "
+        why="Memory that is swapped out goes to the host: a full card cannot be swapped out, and a "
         "model larger than host memory cannot be streamed.",
-        mend="Raise the container's memory limit (--memory)."
+        fix="Raise the container's memory limit (--memory)."
         if limited
-        else "Add RAM, or keep less of the card in play (limit=, budget=).",
+        else "Add RAM, or use less of the card (limit=, budget=).",
     )
 
 
@@ -197,15 +207,11 @@ def _pinning(pinning: list[Pinning], limits: Limits) -> Iterator[Finding]:
     rate, entry = best
     yield Finding(
         severity="note",
-        what=f"cuMemHostAlloc pins {rate_text(plain)}; {entry.method} with {entry.threads} "
-        f"{'thread' if entry.threads == 1 else 'threads'} pins {rate_text(rate)}.",
+        what=f"cuMemHostAlloc pins {rate_text(plain)}; {entry.method} with "
+        f"{count_text(entry.threads, 'thread')} pins {rate_text(rate)}.",
         why=f"{rate / plain:.0f} times faster at the start of a program and before a first swap.",
-        mend="Pin large buffers this way.",
+        fix="Pin large buffers this way.",
     )
-
-
-def version_text(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def link_text(generation: int | None, width: int | None) -> str:

@@ -20,7 +20,7 @@ REFUSALS = {
     101: "No card has this number: `nvidia-smi -L` lists them; CUDA_VISIBLE_DEVICES "
     "renumbers them.",
     802: "The system is not ready: is the fabric manager running?",
-    803: "The kernel module and libcuda.so.1 are of different versions: reboot, or reinstall the "
+    803: "The kernel module and libcuda.so.1 have different versions: reboot, or reinstall the "
     "driver.",
     999: "Often a kernel module in a bad state: `dmesg`, then reload it or reboot.",
 }
@@ -36,14 +36,14 @@ def missing_driver(reason: str, root: Path = Path("/")) -> Finding:
             severity="problem",
             what=f"NVIDIA's driver library is missing, although {seen}.",
             why=reason,
-            mend="In a container: start it with --gpus all (NVIDIA Container Toolkit). Otherwise "
+            fix="In a container: start it with --gpus all (NVIDIA Container Toolkit). Otherwise "
             f"install the driver's libcuda package of the same version. {TRY_SIMULATED}",
         )
     return Finding(
         severity="problem",
         what="There is no NVIDIA driver: no libcuda.so.1, no kernel module, no /dev/nvidia*.",
         why=reason,
-        mend=f"Install NVIDIA's driver where there is a card. {TRY_SIMULATED}",
+        fix=f"Install NVIDIA's driver where there is a card. {TRY_SIMULATED}",
     )
 
 
@@ -53,7 +53,7 @@ def refusing_driver(reason: str, code: int) -> Finding:
         severity="problem",
         what="The driver does not work.",
         why=reason,
-        mend=REFUSALS.get(code, "`nvidia-smi` may say more.") + f" {TRY_SIMULATED}",
+        fix=REFUSALS.get(code, "`nvidia-smi` may say more.") + f" {TRY_SIMULATED}",
     )
 
 
@@ -62,5 +62,5 @@ def broken_measurement(what: str, reason: str) -> Finding:
         severity="problem",
         what=f"Measuring {what} failed.",
         why=reason,
-        mend="Look for other programs on the card (`nvidia-smi`) and for memory that is short.",
+        fix="Look for other programs on the card (`nvidia-smi`), and whether memory is short.",
     )

@@ -5,15 +5,19 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from vramkit.doctor.facts import Card, DriverFacts, Examination, Limits, Spread
-from vramkit.doctor.judge import link_text, version_text
-from vramkit.report.blocks import Table
-from vramkit.report.terminal import code_spans, table
-from vramkit.report.units import bytes_text, rate_text, time_text
+from vramkit.doctor.facts import Card, DriverFacts, Examination, Limits, Severity, Spread
+from vramkit.doctor.judge import link_text
+from vramkit.report.blocks import Table, Tone
+from vramkit.report.terminal import SIGNS, TONES, code_spans, table
+from vramkit.report.units import bytes_text, free_text, rate_text, time_text, version_text
 
-SIGNS = {"ok": ("✓", "green"), "note": ("i", "cyan"), "warning": ("!", "yellow")}
-SIGNS["problem"] = ("✗", "red")
-OVERCOMMIT = {0: "by guess (0)", 1: "always (1)", 2: "strict (2)"}
+SEVERITY_TONES: dict[Severity, Tone] = {
+    "ok": "good",
+    "note": "note",
+    "warning": "warning",
+    "problem": "bad",
+}
+OVERCOMMIT = {0: "heuristic (0)", 1: "always (1)", 2: "never (2)"}
 
 
 def print_examination(console: Console, examination: Examination) -> None:
@@ -22,10 +26,11 @@ def print_examination(console: Console, examination: Examination) -> None:
         console.print()
     console.print(Text("Verdict", style="bold"))
     for finding in examination.findings:
-        sign, colour = SIGNS[finding.severity]
-        console.print(Text.assemble((f"{sign} {finding.severity:<8}", colour), " "), end="")
+        tone = SEVERITY_TONES[finding.severity]
+        sign = f"{SIGNS[tone]} {finding.severity:<8}"
+        console.print(Text.assemble((sign, TONES[tone]), " "), end="")
         console.print(code_spans(finding.what))
-        for text in filter(None, (finding.why, finding.mend)):
+        for text in filter(None, (finding.why, finding.fix)):
             console.print(_indented(text, console.width))
 
 
@@ -39,7 +44,7 @@ def tables(examination: Examination) -> list[Table]:
     """The facts; every table of a simulated card says so in its title."""
     found = [_machine(examination)]
     if examination.driver is not None:
-        found.append(_driver(examination.driver, examination.card))
+        found.append(_driver(examination, examination.driver, examination.card))
     if examination.copies:
         found.append(_copies(examination))
     if examination.calls:
@@ -77,11 +82,10 @@ def _limit(value: int | None, source: str) -> str:
 def _shared(limits: Limits) -> str:
     if limits.shared_memory_total is None or limits.shared_memory_free is None:
         return "not there"
-    total, free = bytes_text(limits.shared_memory_total), bytes_text(limits.shared_memory_free)
-    return f"{total}, {free} free"
+    return free_text(limits.shared_memory_total, limits.shared_memory_free)
 
 
-def _driver(driver: DriverFacts, card: Card | None) -> Table:
+def _driver(examination: Examination, driver: DriverFacts, card: Card | None) -> Table:
     version = f"CUDA {version_text(driver.version)}"
     if driver.nvidia_version:
         version += f", NVIDIA {driver.nvidia_version}"
@@ -95,7 +99,7 @@ def _driver(driver: DriverFacts, card: Card | None) -> Table:
             ["UUID", card.uuid],
             ["PCI", card.pci_bus_id],
             ["Compute capability", f"{major}.{minor}, {card.multiprocessors} multiprocessors"],
-            ["Memory", f"{bytes_text(card.memory_total)}, {bytes_text(card.memory_free)} free"],
+            ["Memory", _memory(card)],
             [
                 "Link",
                 f"{link_text(link.generation, link.width)} of {best} ({link.source})"
@@ -103,8 +107,14 @@ def _driver(driver: DriverFacts, card: Card | None) -> Table:
                 else f"unknown ({link.source})",
             ],
         ]
-    title = f"Card (simulated, profile {driver.profile})" if driver.simulated else "Card"
-    return Table(["", ""], rows, title)
+    return Table(["", ""], rows, _title("Card", examination))
+
+
+def _memory(card: Card) -> str:
+    text = free_text(card.memory_total, card.memory_free)
+    if card.profile_memory is None or card.profile_memory == card.memory_total:
+        return text
+    return f"{text} (the profile's card: {bytes_text(card.profile_memory)})"
 
 
 def _range(spread: Spread, text: str, low: str, high: str) -> list[str]:

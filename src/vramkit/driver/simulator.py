@@ -18,13 +18,17 @@ ALL = (1 << 64) - 1
 
 
 class SimulatorSettings(msgspec.Struct):
-    """How the simulated GPU is set up at present; `capacity` in bytes for each device."""
+    """How the simulated GPU is set up at present; `capacity` in bytes for each device.
+
+    `profile_memory` is what the profile's card has: more than `capacity` where bytes are kept.
+    """
 
     profile: str
     clock: Literal["virtual", "wall"]
     checker: bool
     data: bool
     capacity: int
+    profile_memory: int
     devices: int
     link_generation: int
     link_width: int

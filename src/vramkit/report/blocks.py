@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-Tone = Literal["plain", "good", "note", "bad"]
+Tone = Literal["plain", "good", "note", "warning", "bad"]
 
 
 class Text(msgspec.Struct, frozen=True, tag="text"):
@@ -143,12 +143,15 @@ class MemoryMap(msgspec.Struct, frozen=True, tag="memory_map"):
 
 
 class Conflict(msgspec.Struct, frozen=True, tag="conflict"):
-    """Two accesses that nothing orders: what, each side as (who, where), and what would mend it."""
+    """Two accesses that nothing orders, or one that is wrong by itself.
+
+    `sides` has one or two pairs of who and where; `fix` says what to change.
+    """
 
     title: str
     what: str
     sides: list[tuple[str, str]]
-    mend: str
+    fix: str
     tone: Tone = "bad"
 
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from html import escape
 from pathlib import Path
 
 from vramkit.report import blocks
 from vramkit.report.highlight import highlighted_lines
 from vramkit.report.html_memory import bars_html, memory_map_html
-from vramkit.report.svg_timeline import timeline_svg
+from vramkit.report.html_text import inline
+from vramkit.report.html_timeline import timeline_html
 
-STYLES = ("page.css", "memory.css")
-LEGEND = {
-    "copy_in": "host to device",
-    "copy_out": "device to host",
-    "kernel": "kernel",
-    "other": "other work",
-}
+STYLES = ("page.css", "timeline.css", "memory.css")
 
 
 def page(document: blocks.Document) -> str:
@@ -49,7 +43,7 @@ def _header(document: blocks.Document) -> str:
     )
     return (
         f"<header>\n<h1>{escape(document.title)}{badge}</h1>\n"
-        f'<p class="summary">{_inline(document.summary)}</p>\n'
+        f'<p class="summary">{inline(document.summary)}</p>\n'
         f'<dl class="facts">{facts}</dl>\n<nav><ol>{contents}</ol></nav>\n</header>\n'
     )
 
@@ -62,17 +56,13 @@ def _section(number: int, section: blocks.Section) -> str:
     )
 
 
-def _inline(text: str) -> str:
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
-
-
 def _block(block: blocks.Block) -> str:
     match block:
         case blocks.Text(text):
-            return f"<p>{_inline(text)}</p>"
+            return f"<p>{inline(text)}</p>"
         case blocks.Callout(tone, title, text):
-            body = f"<p>{_inline(text)}</p>" if text else ""
-            return f'<div class="callout {tone}"><strong>{_inline(title)}</strong>{body}</div>'
+            body = f"<p>{inline(text)}</p>" if text else ""
+            return f'<div class="callout {tone}"><strong>{inline(title)}</strong>{body}</div>'
         case blocks.Figures(items):
             cells = "".join(
                 f'<div class="figure {item.tone}"><b>{escape(item.value)}</b>'
@@ -85,7 +75,7 @@ def _block(block: blocks.Block) -> str:
         case blocks.Code():
             return _code(block)
         case blocks.Timeline():
-            return _timeline(block)
+            return timeline_html(block)
         case blocks.Bars():
             return bars_html(block)
         case blocks.MemoryMap():
@@ -97,9 +87,9 @@ def _block(block: blocks.Block) -> str:
 def _table(block: blocks.Table) -> str:
     def row(cells: list[str], tag: str) -> str:
         return "".join(
-            f'<{tag} class="numeric">{_inline(cell)}</{tag}>'
+            f'<{tag} class="numeric">{inline(cell)}</{tag}>'
             if index in block.numeric
-            else f"<{tag}>{_inline(cell)}</{tag}>"
+            else f"<{tag}>{inline(cell)}</{tag}>"
             for index, cell in enumerate(cells)
         )
 
@@ -118,34 +108,21 @@ def _code(block: blocks.Code) -> str:
         mark = "" if word is None else f" marked {block.tone}"
         lines.append(f'<span class="line{mark}">{line or " "}{note}</span>')
     return (
-        f'<figure class="code"><figcaption>{_inline(block.title)}</figcaption>'
+        f'<figure class="code"><figcaption>{inline(block.title)}</figcaption>'
         f'<pre style="counter-reset: line {block.first_line - 1}">'
         f"<code>{''.join(lines)}</code></pre></figure>"
     )
 
 
-def _timeline(block: blocks.Timeline) -> str:
-    kinds = {span.kind for lane in block.lanes for span in lane.spans}
-    legend = "".join(
-        f'<span class="key {kind}">{text}</span>' for kind, text in LEGEND.items() if kind in kinds
-    )
-    caption = f"<p>{_inline(block.caption)}</p>" if block.caption else ""
-    return (
-        f'<figure class="chart"><figcaption>{_inline(block.title)}'
-        f'<span class="legend">{legend}</span></figcaption>'
-        f'<div class="wide">{timeline_svg(block)}</div>{caption}</figure>'
-    )
-
-
 def _conflict(block: blocks.Conflict) -> str:
     sides = "".join(
-        f'<div class="side"><p>{_inline(who)}</p>'
+        f'<div class="side"><p>{inline(who)}</p>'
         + (f"<code>{escape(where)}</code>" if where else "")
         + "</div>"
         for who, where in block.sides
     )
     return (
         f'<div class="conflict {block.tone}"><strong>{escape(block.title)}</strong>'
-        f'<p>{_inline(block.what)}</p><div class="sides">{sides}</div>'
-        f'<p class="mend"><b>What would order them</b>{_inline(block.mend)}</p></div>'
+        f'<p>{inline(block.what)}</p><div class="sides">{sides}</div>'
+        f'<p class="fix"><b>How to fix it</b>{inline(block.fix)}</p></div>'
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from html import escape
 
 from vramkit.report.blocks import MEMORY_NAMES, Bars, MapRow, MemoryMap, MemoryState, Run
+from vramkit.report.html_text import caption
 from vramkit.report.units import bytes_text
 
 FILTERED_STREAMS = 8  # memory.css has a rule for each
@@ -33,7 +34,7 @@ def bars_html(block: Bars) -> str:
     return (
         f'<figure class="chart"><figcaption>{escape(block.title)}{_legend(states)}</figcaption>'
         f'<div class="bars" aria-hidden="true">{"".join(rows)}</div>'
-        f"{_caption(block.caption)}{table}</figure>"
+        f"{caption(block.caption)}{table}</figure>"
     )
 
 
@@ -53,7 +54,7 @@ def memory_map_html(block: MemoryMap) -> str:
         f"</figcaption>{_filter(block, states)}"
         f'<div class="map{many}" style="--cells:{block.cells}" role="img" '
         f'aria-label="{escape(block.title)}: {spoken}">{rows}</div>'
-        f"{_caption(block.caption)}{table}</figure>"
+        f"{caption(block.caption)}{table}</figure>"
     )
 
 
@@ -68,10 +69,6 @@ def _legend(states: list[MemoryState]) -> str:
         for state in states
     )
     return f'<span class="legend">{keys}</span>'
-
-
-def _caption(text: str) -> str:
-    return f"<p>{escape(text)}</p>" if text else ""
 
 
 def _row(row: MapRow) -> str:

@@ -15,8 +15,14 @@ from vramkit.report import blocks
 from vramkit.report.terminal_memory import bars_lines, memory_map_lines
 from vramkit.report.terminal_timeline import timeline_lines
 
-TONES = {"plain": "default", "good": "green", "note": "cyan", "bad": "red"}
-SIGNS = {"plain": "·", "good": "✓", "note": "i", "bad": "✗"}
+TONES: dict[blocks.Tone, str] = {
+    "plain": "default",
+    "good": "green",
+    "note": "cyan",
+    "warning": "yellow",
+    "bad": "red",
+}
+SIGNS: dict[blocks.Tone, str] = {"plain": "·", "good": "✓", "note": "i", "warning": "!", "bad": "✗"}
 
 
 def print_heading(console: Console, number: int, title: str) -> None:
@@ -112,11 +118,12 @@ def _conflict(block: blocks.Conflict) -> RenderableType:
     sides = RichTable.grid(padding=(0, 2, 0, 0))
     sides.add_column(style="dim", no_wrap=True)
     sides.add_column(overflow="fold")
-    for ordinal, (who, where) in zip(("first", "second"), block.sides, strict=False):
-        sides.add_row(ordinal, code_spans(who))
+    labels = ("first", "second") if len(block.sides) > 1 else ("call",)
+    for label, (who, where) in zip(labels, block.sides, strict=True):
+        sides.add_row(label, code_spans(who))
         if where:
             sides.add_row("", RichText(where, style="dim"))
-    sides.add_row("mend", code_spans(block.mend))
+    sides.add_row("fix", code_spans(block.fix))
     return Group(
         RichText(f"{SIGNS[block.tone]} {block.title}", style=f"bold {TONES[block.tone]}"),
         Padding(Group(code_spans(block.what), sides), (0, 0, 0, 2)),

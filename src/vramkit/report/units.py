@@ -25,6 +25,10 @@ def bytes_text(nbytes: float) -> str:
     return _scaled(nbytes, units)
 
 
+def free_text(total: int, free: int) -> str:
+    return f"{bytes_text(total)}, {bytes_text(free)} free"
+
+
 def rate_text(bytes_per_second: float) -> str:
     """Decimal units, as links are sold: 55.4 GB/s."""
     return _scaled(bytes_per_second, ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1, "B/s")))
@@ -34,5 +38,15 @@ def time_text(seconds: float) -> str:
     return _scaled(seconds, ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
 
 
+def version_text(version: int) -> str:
+    """A version as the CUDA driver counts it: 13000 is 13.0."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
 def percent_text(share: float) -> str:
     return f"{share * 100:.0f} %"
+
+
+def count_text(count: int, noun: str, plural: str = "") -> str:
+    """ "1 error", "2,000 errors"; `plural` where it is not the noun and an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -1,0 +1,1 @@
+"""Programs run with a library of ours before them."""
