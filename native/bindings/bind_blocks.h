@@ -10,6 +10,7 @@
 
 #include "bindings/device_buffer.h"
 #include "bindings/native_resource.h"
+#include "bindings/owner.h"
 
 namespace vramkit {
 
@@ -35,6 +36,7 @@ inline void close_at_exit(nanobind::handle self, nanobind::handle kind, nanobind
 template <typename Engine>
 void bind_blocks(nanobind::class_<Engine>& engine) {
     namespace nb = nanobind;
+    refuse_copies(engine);
     engine
         .def(
             "malloc",

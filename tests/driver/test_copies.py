@@ -95,7 +95,7 @@ def test_size_is_that_of_the_source_and_must_fit(device: Device) -> None:
             device.copy(memory, b"ab", 3)
         with pytest.raises(TypeError, match="needs nbytes"):
             device.copy(memory.address, memory.address)
-        with pytest.raises(ValueError, match="negative"):
+        with pytest.raises(ValueError, match="nbytes is -1; it may be an integer from 0"):
             device.copy(memory, b"ab", -1)
 
 
@@ -134,8 +134,8 @@ def test_fill_sets_words(device: Device, width: int, value: int, streamed: bool)
 def test_bad_fills_are_refused(device: Device) -> None:
     with device.alloc(8) as memory:
         for value, width, nbytes, text in (
-            (256, 1, None, "1 bytes"),
-            (-1, 4, None, "without a sign"),
+            (256, 1, None, "value is 256; it may be an integer from 0 to 255"),
+            (-1, 4, None, "value is -1; it may be an integer from 0 to 4294967295"),
             (0, 3, None, "1, 2 or 4"),
             (0, 4, 6, "multiple"),
             (0, 1, 9, "has 8"),

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, SupportsIndex
 
 from vramkit import _core
 from vramkit.driver.memory import Memory
-from vramkit.driver.types import Kind, SupportsBuffer, size, within
+from vramkit.driver.places import is_buffer, is_number
+from vramkit.driver.types import Kind, SupportsBuffer, integer, shown, size, truth, within
 
 if TYPE_CHECKING:
     from vramkit.driver.device import Device
@@ -35,6 +36,8 @@ class HostMemory(Memory):
 
     def write(self, data: SupportsBuffer, offset: int = 0) -> None:
         """Put bytes at an offset."""
+        if not is_buffer(data):
+            raise TypeError(f"data is {shown(data)}; it may be a buffer object, such as bytes")
         with memoryview(data).cast("B") as source:
             offset, nbytes = self._touch(offset, len(source), write=True)
             with self._range.view() as view:
@@ -47,7 +50,7 @@ class HostMemory(Memory):
 
         The checker takes it as one write (or, with readonly, one read) of the whole at this moment.
         """
-        offset, nbytes = self._touch(offset, nbytes, write=not readonly)
+        offset, nbytes = self._touch(offset, nbytes, write=not truth(readonly, "readonly"))
         whole = self._range.view()
         view = whole[offset : offset + nbytes]
         whole.release()
@@ -101,11 +104,16 @@ class RegisteredMemory(HostMemory):
         self, device: Device, buffer: SupportsBuffer | int, nbytes: int | None = None
     ) -> None:
         self._held: _core.Buffer | None = None
-        if isinstance(buffer, int):
+        if is_number(buffer):
             if nbytes is None:
                 raise TypeError("register() needs nbytes with an address")
-            address, length = buffer, size(nbytes)
+            address, length = integer(buffer, "buffer"), size(nbytes)
         else:
+            if not is_buffer(buffer):
+                raise TypeError(
+                    f"buffer is {shown(buffer)}; it may be a writable buffer object, or an address "
+                    "with nbytes"
+                )
             self._held = _core.Buffer(buffer, True)
             address = self._held.address
             _, length = within(self._held.nbytes, 0, nbytes)

@@ -1,17 +1,39 @@
-"""What a copy may be given, turned into addresses: memory objects, spans, integers, buffers."""
+"""What a copy may be given, turned into addresses: memory, spans, Buffers, integers, buffers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from numbers import Integral
+from operator import index
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    NoReturn,
+    Protocol,
+    SupportsIndex,
+    TypeGuard,
+    get_args,
+)
 
 from vramkit import _core
-from vramkit.driver.memory import Memory
-from vramkit.driver.types import Kind, Span, SupportsBuffer, size
+from vramkit.driver.types import MOST, Kind, SupportsBuffer, integer, shown, size
 
 if TYPE_CHECKING:
     from vramkit.driver.device import Device
 
-Addressed = Memory | Span | int
+
+class Ranged(Protocol):
+    """A range of addresses: driver memory, a Span, a Buffer of a pool or of another resource."""
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+KINDS = get_args(Kind)
+Addressed = Ranged | SupportsIndex
 Place = Addressed | SupportsBuffer
 
 
@@ -26,15 +48,53 @@ class Located(NamedTuple):
 
 def locate(device: Device, place: Place, *, writable: bool) -> Located:
     """Raises TypeError for what is no place, BufferError for a buffer that cannot be written."""
-    if isinstance(place, Memory):
-        return Located(place.address, place.nbytes, place.kind)
-    if isinstance(place, Span):
-        kind = place.kind or kind_at(device, place.address)
-        return Located(place.address, place.nbytes, kind)
-    if isinstance(place, int):
-        return Located(place, None, kind_at(device, place))
+    what = "dst" if writable else "src"
+    if is_range(place) or is_number(place):
+        address, nbytes = addressed(place, what)
+        known: Any = getattr(place, "kind", None)
+        kind = known if known in KINDS else kind_at(device, address)
+        return Located(address, nbytes, kind)
+    if not is_buffer(place):
+        refuse(place, what, "a buffer object (bytes, bytearray, array)")
     buffer = _core.Buffer(place, writable)
     return Located(buffer.address, buffer.nbytes, "host", buffer)
+
+
+def addressed(place: Addressed, what: str) -> tuple[int, int | None]:
+    """Address and size, None where that is not known."""
+    if is_range(place):
+        address = integer(place.address, f"the address of {what}")
+        return address, size(place.nbytes, f"nbytes of {what}")
+    if is_number(place):
+        return integer(index(place), what), None
+    refuse(place, what)
+
+
+def is_range(place: object) -> TypeGuard[Ranged]:
+    return not isinstance(place, type) and hasattr(place, "address") and hasattr(place, "nbytes")
+
+
+def is_number(place: object) -> TypeGuard[SupportsIndex]:
+    """NumPy's integers are buffers too, and its arrays have __index__: one is an address, the other
+    a place."""
+    if isinstance(place, int | Integral):
+        return True
+    return hasattr(type(place), "__index__") and not is_buffer(place)
+
+
+def is_buffer(place: object) -> TypeGuard[SupportsBuffer]:
+    try:
+        memoryview(place).release()  # type: ignore[arg-type]
+    except (TypeError, BufferError, ValueError):
+        return False
+    return True
+
+
+def refuse(place: object, what: str, *more: str) -> NoReturn:
+    kinds = ", ".join(["memory of the driver", "a Span", "a Buffer", *more])
+    raise TypeError(
+        f"{what} is {shown(place)}; it may be {kinds}, or an address, an integer from 0 to {MOST}"
+    )
 
 
 def kind_at(device: Device, address: int) -> Kind:

@@ -1,0 +1,156 @@
+// Threads for calls that block, and the handling of signals meanwhile.
+#include "bindings/wait.h"
+
+#include <nanobind/nanobind.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace nb = nanobind;
+
+namespace vramkit {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kSignalsEvery{20};
+constexpr milliseconds kSpin{1};
+constexpr milliseconds kLongestPause{1};
+constexpr milliseconds kPerhapsDeadlock{100};
+
+thread_local bool calls_stay_here = false;
+
+bool on_main_thread() {
+    thread_local const bool main = getpid() == gettid();
+    return main;
+}
+
+// Threads that wait for work; one more is started where all are busy. Never destroyed: a call may
+// still block in one of them while the process exits.
+class Workers {
+  public:
+    static Workers& all() {
+        static Workers& made = *std::make_unique<Workers>().release();
+        return made;
+    }
+
+    void add(std::function<void()> work) {
+        const std::lock_guard guard(lock_);
+        if (queue_.size() >= idle_) start();
+        queue_.push_back(std::move(work));
+        changed_.notify_one();
+    }
+
+  private:
+    void start() {
+        std::thread([this] { serve(); }).detach();
+        ++idle_;
+    }
+
+    void serve() {
+        // Signals are the main thread's.
+        sigset_t every;
+        sigfillset(&every);
+        pthread_sigmask(SIG_SETMASK, &every, nullptr);
+        std::unique_lock guard(lock_);
+        for (;;) {
+            changed_.wait(guard, [this] { return !queue_.empty(); });
+            std::function<void()> work = std::move(queue_.front());
+            queue_.pop_front();
+            --idle_;
+            guard.unlock();
+            work();
+            work = nullptr;
+            guard.lock();
+            ++idle_;
+        }
+    }
+
+    std::mutex lock_;
+    std::condition_variable changed_;
+    std::deque<std::function<void()>> queue_;
+    std::size_t idle_ = 0;
+};
+
+struct Completion {
+    std::mutex lock;
+    std::condition_variable changed;
+    bool done = false;
+};
+
+void handle_signals() {
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+void pause_after(steady_clock::duration waited) {
+    if (waited < kSpin) {
+        std::this_thread::yield();
+    } else {
+        std::this_thread::sleep_for(std::min<steady_clock::duration>(waited / 64, kLongestPause));
+    }
+}
+
+}  // namespace
+
+bool is_interruptible(const Session& session) {
+    return on_main_thread() && !calls_stay_here && session.waits_in_real_time();
+}
+
+void set_calls_stay_here(bool on) { calls_stay_here = on; }
+
+void run_elsewhere(std::function<void()> work) {
+    const auto completion = std::make_shared<Completion>();
+    Workers::all().add([completion, work = std::move(work)] {
+        work();
+        const std::lock_guard guard(completion->lock);
+        completion->done = true;
+        completion->changed.notify_one();
+    });
+    for (;;) {
+        {
+            const GilReleased released;
+            std::unique_lock guard(completion->lock);
+            if (completion->changed.wait_for(guard, kSignalsEvery,
+                                             [&] { return completion->done; })) {
+                return;
+            }
+        }
+        handle_signals();
+    }
+}
+
+std::optional<CallResult> poll(Device& device, const std::function<CUresult()>& query,
+                               const char* symbol) {
+    device.session().require_own_process();
+    const auto start = steady_clock::now();
+    auto handled = start;
+    for (;;) {
+        {
+            const GilReleased released;
+            const ContextScope scope(device);
+            if (scope.result() != CUDA_SUCCESS) return CallResult{scope.result(), scope.symbol()};
+            for (;;) {
+                const CUresult result = query();
+                if (result != CUDA_ERROR_NOT_READY) return CallResult{result, symbol};
+                const auto now = steady_clock::now();
+                if (now - handled >= kSignalsEvery) {
+                    handled = now;
+                    break;
+                }
+                pause_after(now - start);
+            }
+        }
+        handle_signals();
+        if (device.session().simulated() && handled - start >= kPerhapsDeadlock) return {};
+    }
+}
+
+}  // namespace vramkit
