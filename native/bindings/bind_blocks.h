@@ -69,6 +69,7 @@ void bind_blocks(nanobind::class_<Engine>& engine) {
         .def(
             "deallocate",
             [](Engine& self, nb::handle address, nb::handle size, nb::handle stream) {
+                positive(size, "size");  // None is for free() alone
                 free_block(self, address, size, stream);
             },
             nb::arg("address").none(), nb::arg("size").none(), nb::kw_only(),

@@ -18,9 +18,9 @@ from vramkit.driver.types import (
     SupportsBuffer,
     SupportsCudaStream,
     integer,
-    shown,
     size,
     truth,
+    whole,
 )
 from vramkit.driver.virtual_memory import AddressRange, PhysicalMemory
 
@@ -81,11 +81,8 @@ class Device(_core.Device):
                     f"{', '.join(sorted(ATTRIBUTES))}"
                 )
             which = ATTRIBUTES[name]
-        elif not hasattr(type(which), "__index__"):
-            raise TypeError(
-                f"which is {shown(which)}; it may be the name or number of an attribute"
-            )
-        return _core.device_attribute(self, which)
+        number = whole(which, "which", "the name or the number of an attribute")
+        return _core.device_attribute(self, number)
 
     def memory_info(self) -> MemoryInfo:
         return MemoryInfo(*_core.memory_info(self))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from operator import index
 from threading import Lock
 from typing import TYPE_CHECKING, Literal
 
 from vramkit import _core
 from vramkit.driver.device import Device
 from vramkit.driver.simulator import Simulator
-from vramkit.driver.types import Owner, shown
+from vramkit.driver.types import Owner, whole
 
 if TYPE_CHECKING:
     from vramkit.driver.timeline import Timeline
@@ -61,9 +60,7 @@ class Driver(Owner):
 
     def device(self, ordinal: int = 0) -> Device:
         """The same object for the same ordinal."""
-        if not hasattr(type(ordinal), "__index__"):
-            raise TypeError(f"ordinal is {shown(ordinal)}; it may be the number of a device")
-        ordinal = index(ordinal)
+        ordinal = whole(ordinal, "ordinal", "the number of a device")
         # Asked every time: a reset of the simulated GPU may have taken the device away. The driver
         # refuses a number that is too large; a C int must hold it.
         handle = _core.find_device(self.session, max(-1, min(ordinal, 2**31 - 1)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from operator import index
 from pathlib import Path
 from threading import Lock
 
@@ -11,7 +10,7 @@ from vramkit import _core
 from vramkit.driver.device import Device
 from vramkit.driver.driver import Driver
 from vramkit.driver.errors import DriverError, DriverNotFoundError
-from vramkit.driver.types import shown
+from vramkit.driver.types import shown, whole
 
 HINT = (
     "To work without an NVIDIA GPU, choose the simulated one: VRAMKIT_DRIVER=sim, "
@@ -76,10 +75,7 @@ def device_of(given: Device | int | None) -> Device:
     _refuse_forked()
     if isinstance(given, Device):
         return given
-    try:
-        ordinal = 0 if given is None else index(given)
-    except TypeError:
-        raise TypeError(f"device is {given!r}; it may be a Device, an int or None") from None
+    ordinal = 0 if given is None else whole(given, "device", "a Device, an int or None")
     return open().device(ordinal)
 
 

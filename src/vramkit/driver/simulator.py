@@ -171,6 +171,8 @@ class Simulator(Owner):
 
     def lose_device(self, ordinal: int = 0, code: int = 719) -> None:
         """The device is gone: every call on its contexts returns this code from now on."""
+        ordinal = integer(ordinal, "ordinal", 0, 2**31 - 1)
+        code = integer(code, "code", 1, 2**31 - 1)
         if not self._controls.lose_device(ordinal, code):
             raise ValueError(f"cannot lose device {ordinal} with code {code}")
 

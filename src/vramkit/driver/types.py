@@ -59,14 +59,25 @@ class Span(NamedTuple):
         return Span(self.address + offset, nbytes, self.kind)
 
 
-def integer(value: SupportsIndex, what: str, least: int = 0, most: int = MOST) -> int:
-    """A number from outside: an int or whatever has __index__, such as NumPy's integers."""
-    if not hasattr(type(value), "__index__"):
-        raise TypeError(f"{what} is {shown(value)}; it may be an integer from {least} to {most}")
-    number = index(value)
+def integer(
+    value: SupportsIndex, what: str, least: int = 0, most: int = MOST, *, besides: str = ""
+) -> int:
+    """A number from outside: an int or whatever has __index__, such as NumPy's integers.
+
+    `besides` says, for the error, what else the caller takes: "None, or ".
+    """
+    allowed = f"{besides}an integer from {least} to {most}"
+    number = whole(value, what, allowed)
     if not least <= number <= most:
-        raise ValueError(f"{what} is {number}; it may be an integer from {least} to {most}")
+        raise ValueError(f"{what} is {number}; it may be {allowed}")
     return number
+
+
+def whole(value: SupportsIndex, what: str, allowed: str = "an integer") -> int:
+    """As integer(), without bounds."""
+    if not hasattr(type(value), "__index__"):
+        raise TypeError(f"{what} is {shown(value)}; it may be {allowed}")
+    return index(value)
 
 
 def size(value: SupportsIndex, what: str = "nbytes") -> int:
