@@ -47,6 +47,7 @@ std::unique_ptr<Stream> create(std::shared_ptr<Device> device, bool blocking, in
 std::unique_ptr<Stream> from_handle(nb::handle given, nb::handle number) {
     auto device = Argument<std::shared_ptr<Device>>::from(given, "device");
     const auto raw = Argument<uintptr_t>::from(number, "handle");
+    device->session().require_own_process();
     CUstream handle = reinterpret_cast<CUstream>(raw);
     // Who only needs the legacy stream's handle can have it beside captures, when it has no id.
     const uint64_t id = is_legacy(handle) ? kLegacyStreamId : current_id(*device, handle);
