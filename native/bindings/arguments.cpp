@@ -24,10 +24,11 @@ std::string sentence(nb::handle given, const char* name, const std::string& allo
     return std::string(name) + " is " + shown(given) + "; it may be " + allowed;
 }
 
-// The int behind anything that has __index__. An error of __index__ itself is passed on.
-nb::object integer(nb::handle given, const char* name, const std::string& allowed) {
+// The int behind anything that has __index__; not valid for what has none. An error of __index__
+// itself is passed on.
+nb::object integer(nb::handle given) {
     if (PyLong_CheckExact(given.ptr())) return nb::borrow(given);
-    if (!PyIndex_Check(given.ptr())) refuse_type(given, name, allowed);
+    if (!PyIndex_Check(given.ptr())) return {};
     nb::object index = nb::steal(PyNumber_Index(given.ptr()));
     if (!index.is_valid()) throw nb::python_error();
     return index;
@@ -51,7 +52,8 @@ void refuse_value(nb::handle given, const char* name, const std::string& allowed
 
 int64_t signed_argument(nb::handle given, const char* name, int64_t least, int64_t most,
                         const char* allowed) {
-    const nb::object index = integer(given, name, in_words(allowed, least, most));
+    const nb::object index = integer(given);
+    if (!index.is_valid()) refuse_type(given, name, in_words(allowed, least, most));
     int overflow = 0;
     const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
     if (overflow != 0 || value < least || value > most) {
@@ -62,7 +64,8 @@ int64_t signed_argument(nb::handle given, const char* name, int64_t least, int64
 
 uint64_t unsigned_argument(nb::handle given, const char* name, uint64_t least, uint64_t most,
                            const char* allowed) {
-    const nb::object index = integer(given, name, in_words(allowed, least, most));
+    const nb::object index = integer(given);
+    if (!index.is_valid()) refuse_type(given, name, in_words(allowed, least, most));
     const unsigned long long value = PyLong_AsUnsignedLongLong(index.ptr());
     const bool failed = value == static_cast<unsigned long long>(-1) && PyErr_Occurred() != nullptr;
     if (failed) PyErr_Clear();  // negative, or too large

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -24,6 +25,7 @@ using std::chrono::steady_clock;
 constexpr milliseconds kSignalsEvery{20};
 constexpr milliseconds kSpin{1};
 constexpr milliseconds kLongestPause{1};
+constexpr std::chrono::microseconds kSpinElsewhere{20};
 constexpr milliseconds kPerhapsDeadlock{100};
 
 thread_local bool calls_stay_here = false;
@@ -83,7 +85,7 @@ class Workers {
 struct Completion {
     std::mutex lock;
     std::condition_variable changed;
-    bool done = false;
+    std::atomic<bool> done{false};
 };
 
 void handle_signals() {
@@ -117,9 +119,12 @@ void run_elsewhere(std::function<void()> work) {
     for (;;) {
         {
             const GilReleased released;
+            // A call that has nothing to wait for is over before this thread would be asleep.
+            const auto until = steady_clock::now() + kSpinElsewhere;
+            while (!completion->done && steady_clock::now() < until) std::this_thread::yield();
             std::unique_lock guard(completion->lock);
             if (completion->changed.wait_for(guard, kSignalsEvery,
-                                             [&] { return completion->done; })) {
+                                             [&] { return completion->done.load(); })) {
                 return;
             }
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from numbers import Integral
-from operator import index
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -49,7 +48,7 @@ class Located(NamedTuple):
 def locate(device: Device, place: Place, *, writable: bool) -> Located:
     """Raises TypeError for what is no place, BufferError for a buffer that cannot be written."""
     what = "dst" if writable else "src"
-    if is_range(place) or is_number(place):
+    if is_number(place) or is_range(place):
         address, nbytes = addressed(place, what)
         known: Any = getattr(place, "kind", None)
         kind = known if known in KINDS else kind_at(device, address)
@@ -62,11 +61,10 @@ def locate(device: Device, place: Place, *, writable: bool) -> Located:
 
 def addressed(place: Addressed, what: str) -> tuple[int, int | None]:
     """Address and size, None where that is not known."""
-    if is_range(place):
-        address = integer(place.address, f"the address of {what}")
-        return address, size(place.nbytes, f"nbytes of {what}")
     if is_number(place):
-        return integer(index(place), what), None
+        return integer(place, what), None
+    if is_range(place):
+        return integer(place.address, f"the address of {what}"), size(place.nbytes)
     refuse(place, what)
 
 
@@ -77,9 +75,9 @@ def is_range(place: object) -> TypeGuard[Ranged]:
 def is_number(place: object) -> TypeGuard[SupportsIndex]:
     """NumPy's integers are buffers too, and its arrays have __index__: one is an address, the other
     a place."""
-    if isinstance(place, int | Integral):
-        return True
-    return hasattr(type(place), "__index__") and not is_buffer(place)
+    if not hasattr(type(place), "__index__"):
+        return False
+    return isinstance(place, (int, Integral)) or not is_buffer(place)
 
 
 def is_buffer(place: object) -> TypeGuard[SupportsBuffer]:

@@ -66,6 +66,8 @@ def integer(
 
     `besides` says, for the error, what else the caller takes: "None, or ".
     """
+    if type(value) is int and least <= value <= most:
+        return value
     allowed = f"{besides}an integer from {least} to {most}"
     number = whole(value, what, allowed)
     if not least <= number <= most:
