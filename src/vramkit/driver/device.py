@@ -11,7 +11,7 @@ from vramkit._core import Event, Stream
 from vramkit.driver.host_memory import PinnedMemory, RegisteredMemory
 from vramkit.driver.kernels import Kernels
 from vramkit.driver.memory import DeviceMemory
-from vramkit.driver.places import Addressed, Place, addressed, copy_size, locate
+from vramkit.driver.operands import Addressed, Operand, addressed, copy_size, locate
 from vramkit.driver.timeline import SPANS_KEPT, EventRecorder, Timeline
 from vramkit.driver.types import (
     MemoryInfo,
@@ -85,6 +85,7 @@ class Device(_core.Device):
         return _core.device_attribute(self, number)
 
     def memory_info(self) -> MemoryInfo:
+        """Free and total bytes of the card."""
         return MemoryInfo(*_core.memory_info(self))
 
     # Streams and events
@@ -112,9 +113,11 @@ class Device(_core.Device):
     # Memory
 
     def alloc(self, nbytes: int) -> DeviceMemory:
+        """Memory on the card, by cuMemAlloc; a pool is faster and frees without a wait."""
         return DeviceMemory(self, size(nbytes))
 
     def alloc_pinned(self, nbytes: int) -> PinnedMemory:
+        """Host memory that the card reads and writes at the full rate of the link."""
         return PinnedMemory(self, size(nbytes))
 
     def register(
@@ -129,17 +132,19 @@ class Device(_core.Device):
         return _core.virtual_granularity(self)
 
     def reserve(self, nbytes: int) -> AddressRange:
+        """Addresses without memory; AddressRange.map() puts memory there."""
         return AddressRange(self, size(nbytes))
 
     def create(self, nbytes: int) -> PhysicalMemory:
+        """Memory without an address."""
         return PhysicalMemory(self, size(nbytes))
 
     # Work
 
     def copy(
         self,
-        dst: Place,
-        src: Place,
+        dst: Operand,
+        src: Operand,
         nbytes: int | None = None,
         *,
         stream: SupportsCudaStream | None = None,
@@ -196,7 +201,7 @@ class Device(_core.Device):
     def recorded(
         self, name: str, lane: str, stream: SupportsCudaStream | None, nbytes: int
     ) -> AbstractContextManager[None]:
-        """Brackets an operation for the timeline of a real card, where one is being recorded."""
+        """Encloses an operation with events, where a timeline of a real card is recorded."""
         if self.recorder is None:
             return NOT_RECORDED
         return self.recorder.operation(name, lane, stream, nbytes)

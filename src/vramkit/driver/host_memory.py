@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, SupportsIndex
 
 from vramkit import _core
 from vramkit.driver.memory import Memory
-from vramkit.driver.places import is_buffer, is_number
+from vramkit.driver.operands import is_buffer, is_number
 from vramkit.driver.types import Kind, SupportsBuffer, integer, shown, size, truth, within
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class HostMemory(Memory):
         return start, length
 
     def close(self) -> None:
-        """Give it back and release the views. Raises BufferError where somebody (a NumPy array,
-        a slice) still looks through one of them: the memory would vanish under it."""
+        """Free it and release the views. Raises BufferError while a NumPy array or a slice still
+        uses one of them: its memory would be gone."""
         if not self.closed:
             self._release_views()
         super().close()
@@ -97,7 +97,7 @@ class PinnedMemory(HostMemory):
 
 class RegisteredMemory(HostMemory):
     """The caller's memory, pinned where it is until this is closed; closing waits for work in
-    flight. A buffer object is held meanwhile; a bare address must stay valid by the caller's care.
+    flight. A buffer object is held meanwhile; memory given by address is the caller's to keep.
     """
 
     def __init__(

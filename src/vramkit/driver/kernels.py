@@ -6,7 +6,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from vramkit import _core
-from vramkit.driver.places import Addressed, addressed
+from vramkit.driver.operands import Addressed, addressed
 from vramkit.driver.types import Owner, SupportsCudaStream, integer, size
 
 if TYPE_CHECKING:

@@ -132,8 +132,8 @@ class Simulator(Owner):
 
     @contextmanager
     def relying_on_waits(self) -> Iterator[None]:
-        """The calling thread knows that cuMemFree, cuMemFreeHost and cuMemHostUnregister wait for
-        the work issued before them, though nothing documents it: the checker is to count on it."""
+        """Inside, the checker counts on the calling thread's cuMemFree, cuMemFreeHost and
+        cuMemHostUnregister to wait for the work issued before them, which nothing documents."""
         self._controls.rely_on_waits(True)
         try:
             yield

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class AsyncResource(_core.DriverPoolEngine):
     """cuMemAllocAsync and cuMemFreeAsync: a pool inside the driver, in stream order.
 
-    It has a pool of its own, which keeps all it got until close(). With shared=True it is the
+    It has a pool of its own, which keeps all its memory until close(). With shared=True it is the
     device's default pool, which other libraries of the process use too.
 
     release_threshold: unused bytes that the driver keeps when it may give memory back, at every

@@ -1,4 +1,4 @@
-"""What all adaptors share: the resource below, and the account of the blocks that went through."""
+"""What all adaptors share: the resource below, and the table of the live blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Adaptor(Owner):
     """A resource on top of another one, the upstream, which it neither owns nor closes.
 
     It frees what it handed out and nothing else. Usable from any thread. An adaptor of your own
-    overrides take() to change how blocks are had, or allocated() and freed() to watch.
+    overrides take() to change how blocks are allocated, or allocated() and freed() to observe.
     """
 
     def __init__(self, upstream: Resource) -> None:

@@ -33,11 +33,11 @@ class Ranged(Protocol):
 
 KINDS = get_args(Kind)
 Addressed = Ranged | SupportsIndex
-Place = Addressed | SupportsBuffer
+Operand = Addressed | SupportsBuffer
 
 
 class Located(NamedTuple):
-    """One side of a copy. `held` keeps a buffer object's memory in place; size None: not known."""
+    """One side of a copy. `held` keeps a buffer object's memory valid; size None: not known."""
 
     address: int
     nbytes: int | None
@@ -45,53 +45,55 @@ class Located(NamedTuple):
     held: _core.Buffer | None = None
 
 
-def locate(device: Device, place: Place, *, writable: bool) -> Located:
-    """Raises TypeError for what is no place, BufferError for a buffer that cannot be written."""
+def locate(device: Device, operand: Operand, *, writable: bool) -> Located:
+    """Raises TypeError for what is no memory, BufferError for a buffer that cannot be written."""
     what = "dst" if writable else "src"
-    if is_number(place) or is_range(place):
-        address, nbytes = addressed(place, what)
-        known: Any = getattr(place, "kind", None)
+    if is_number(operand) or is_range(operand):
+        address, nbytes = addressed(operand, what)
+        known: Any = getattr(operand, "kind", None)
         kind = known if known in KINDS else kind_at(device, address)
         return Located(address, nbytes, kind)
-    if not is_buffer(place):
-        refuse(place, what, "a buffer object (bytes, bytearray, array)")
-    buffer = _core.Buffer(place, writable)
+    if not is_buffer(operand):
+        refuse(operand, what, "a buffer object (bytes, bytearray, array)")
+    buffer = _core.Buffer(operand, writable)
     return Located(buffer.address, buffer.nbytes, "host", buffer)
 
 
-def addressed(place: Addressed, what: str) -> tuple[int, int | None]:
+def addressed(operand: Addressed, what: str) -> tuple[int, int | None]:
     """Address and size, None where that is not known."""
-    if is_number(place):
-        return integer(place, what), None
-    if is_range(place):
-        return integer(place.address, f"the address of {what}"), size(place.nbytes)
-    refuse(place, what)
+    if is_number(operand):
+        return integer(operand, what), None
+    if is_range(operand):
+        return integer(operand.address, f"the address of {what}"), size(operand.nbytes)
+    refuse(operand, what)
 
 
-def is_range(place: object) -> TypeGuard[Ranged]:
-    return not isinstance(place, type) and hasattr(place, "address") and hasattr(place, "nbytes")
+def is_range(operand: object) -> TypeGuard[Ranged]:
+    return (
+        not isinstance(operand, type) and hasattr(operand, "address") and hasattr(operand, "nbytes")
+    )
 
 
-def is_number(place: object) -> TypeGuard[SupportsIndex]:
-    """NumPy's integers are buffers too, and its arrays have __index__: one is an address, the other
-    a place."""
-    if not hasattr(type(place), "__index__"):
+def is_number(operand: object) -> TypeGuard[SupportsIndex]:
+    """NumPy's integers are buffers too, and its arrays have __index__: the first are
+    addresses, the second are memory."""
+    if not hasattr(type(operand), "__index__"):
         return False
-    return isinstance(place, (int, Integral)) or not is_buffer(place)
+    return isinstance(operand, (int, Integral)) or not is_buffer(operand)
 
 
-def is_buffer(place: object) -> TypeGuard[SupportsBuffer]:
+def is_buffer(operand: object) -> TypeGuard[SupportsBuffer]:
     try:
-        memoryview(place).release()  # type: ignore[arg-type]
+        memoryview(operand).release()  # type: ignore[arg-type]
     except (TypeError, BufferError, ValueError):
         return False
     return True
 
 
-def refuse(place: object, what: str, *more: str) -> NoReturn:
+def refuse(operand: object, what: str, *more: str) -> NoReturn:
     kinds = ", ".join(["memory of the driver", "a Span", "a Buffer", *more])
     raise TypeError(
-        f"{what} is {shown(place)}; it may be {kinds}, or an address, an integer from 0 to {MOST}"
+        f"{what} is {shown(operand)}; it may be {kinds}, or an address, an integer from 0 to {MOST}"
     )
 
 
