@@ -10,6 +10,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -82,10 +83,48 @@ class Workers {
     std::size_t idle_ = 0;
 };
 
+// A call on its way through a worker. `result` may be read when it is done.
 struct Completion {
     std::mutex lock;
     std::condition_variable changed;
     std::atomic<bool> done{false};
+    CallResult result{CUDA_SUCCESS, nullptr};
+
+    void finish() {
+        const std::lock_guard guard(lock);
+        done = true;
+        changed.notify_one();
+    }
+    // True where it is done in time.
+    bool wait() {
+        // A call that has nothing to wait for is over before this thread would be asleep.
+        const auto until = steady_clock::now() + kSpinElsewhere;
+        while (!done && steady_clock::now() < until) std::this_thread::yield();
+        std::unique_lock guard(lock);
+        return changed.wait_for(guard, kSignalsEvery, [this] { return done.load(); });
+    }
+};
+
+// What a driver call takes from its thread: whether its work can be captured is judged by the mode.
+struct ThreadState {
+    CUcontext context = nullptr;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+    CallResult read(Device& device) {
+        const CUresult found = device.context(&context);
+        if (found != CUDA_SUCCESS) return {found, "cuDevicePrimaryCtxRetain"};
+        const DriverTable& call = device.call();
+        const CUresult asked = call.cuThreadExchangeStreamCaptureMode(&mode);
+        if (asked != CUDA_SUCCESS) return {asked, "cuThreadExchangeStreamCaptureMode"};
+        CUstreamCaptureMode before = mode;
+        return {call.cuThreadExchangeStreamCaptureMode(&before),
+                "cuThreadExchangeStreamCaptureMode"};
+    }
+    CallResult apply(const DriverTable& call) {
+        const CUresult set = call.cuCtxSetCurrent(context);
+        if (set != CUDA_SUCCESS) return {set, "cuCtxSetCurrent"};
+        return {call.cuThreadExchangeStreamCaptureMode(&mode), "cuThreadExchangeStreamCaptureMode"};
+    }
 };
 
 void handle_signals() {
@@ -108,25 +147,24 @@ bool is_interruptible(const Session& session) {
 
 void set_calls_stay_here(bool on) { calls_stay_here = on; }
 
-void run_elsewhere(std::function<void()> work) {
+CallResult call_elsewhere(Device& device, std::function<CUresult()> call, const char* symbol) {
+    device.session().require_own_process();
+    ThreadState state;
+    {
+        const GilReleased released;
+        const CallResult read = state.read(device);
+        if (read.result != CUDA_SUCCESS) return read;
+    }
     const auto completion = std::make_shared<Completion>();
-    Workers::all().add([completion, work = std::move(work)] {
-        work();
-        const std::lock_guard guard(completion->lock);
-        completion->done = true;
-        completion->changed.notify_one();
+    Workers::all().add([=, driver = device.session().shared_driver()]() mutable {
+        completion->result = state.apply(driver->call());
+        if (completion->result.result == CUDA_SUCCESS) completion->result = {call(), symbol};
+        completion->finish();
     });
     for (;;) {
         {
             const GilReleased released;
-            // A call that has nothing to wait for is over before this thread would be asleep.
-            const auto until = steady_clock::now() + kSpinElsewhere;
-            while (!completion->done && steady_clock::now() < until) std::this_thread::yield();
-            std::unique_lock guard(completion->lock);
-            if (completion->changed.wait_for(guard, kSignalsEvery,
-                                             [&] { return completion->done.load(); })) {
-                return;
-            }
+            if (completion->wait()) return completion->result;
         }
         handle_signals();
     }

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <optional>
 
 #include "bindings/invoke.h"
@@ -19,9 +18,10 @@ bool is_interruptible(const Session& session);
 // every call is made on it.
 void set_calls_stay_here(bool on);
 
-// Runs `work` on a thread of its own and waits for it without the GIL. Raises what a signal handler
-// raises; the work runs on to its end then, so it must own what it uses. Costs two thread switches.
-void run_elsewhere(std::function<void()> work);
+// Makes a driver call on a thread of its own, with the context and the capture mode that it would
+// have here, and waits for it without the GIL. Raises what a signal handler raises; the call goes
+// on to its end then, so it must own what it uses. Costs two thread switches.
+CallResult call_elsewhere(Device& device, std::function<CUresult()> call, const char* symbol);
 
 // Asks `query` until it answers something else than "not ready": for a millisecond at once again,
 // as the driver's own waits do, then with pauses of 1/64 of the time that passed, 1 ms at most.
@@ -34,19 +34,10 @@ std::optional<CallResult> poll(Device& device, const std::function<CUresult()>& 
 template <typename Function, typename... Arguments>
 CallResult call_waiting(Device& device, Function function, const char* symbol,
                         Arguments... arguments) {
-    if (!is_interruptible(device.session())) {
-        return call_released(device, function, symbol, arguments...);
+    if (is_interruptible(device.session())) {
+        return call_elsewhere(device, [=] { return function(arguments...); }, symbol);
     }
-    device.session().require_own_process();
-    CUcontext context = nullptr;
-    const CUresult found = device.context(&context);
-    if (found != CUDA_SUCCESS) return {found, "cuDevicePrimaryCtxRetain"};
-    const auto done = std::make_shared<CallResult>();
-    run_elsewhere([=, driver = device.session().shared_driver()] {
-        *done = {driver->call().cuCtxSetCurrent(context), "cuCtxSetCurrent"};
-        if (done->result == CUDA_SUCCESS) *done = {function(arguments...), symbol};
-    });
-    return *done;
+    return call_released(device, function, symbol, arguments...);
 }
 
 // A call that waits for what `query` tells of. `own` says that only the calling thread can wait for

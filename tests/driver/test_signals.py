@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -9,8 +10,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from pool.graphs import INVALIDATED, MODES, Graph, Graphs
+from sim.raw_calls import RawCalls
 
-from vramkit.driver import Device, Driver, Stream
+from vramkit.driver import Device, Driver, DriverError, Stream
 
 pytestmark = [pytest.mark.sim_only, pytest.mark.sim(clock="wall")]
 
@@ -138,3 +141,29 @@ def test_on_another_thread_a_wait_is_one_call(driver: Driver) -> None:
     assert [{name: calls[name] for name in BLOCKING} for calls in found] == [BLOCKING]
     assert "cuStreamQuery" not in found[0]
     assert "cuEventQuery" not in found[0]
+
+
+@pytest.mark.parametrize("mode", ["global", "relaxed"])
+def test_a_wait_beside_a_capture_is_judged_by_the_mode_of_its_thread(
+    driver: Driver, mode: str
+) -> None:
+    """Another thread's wait while somebody captures breaks the capture, unless its mode allows it:
+    the mode is that of the main thread, which asks, whichever thread makes the call."""
+    graphs = Graphs(driver)
+    library = ctypes.CDLL(driver.path)
+    kept = ctypes.c_int(MODES[mode])
+    with driver.device().stream() as stream, driver.device().alloc(16) as memory:
+        library.cuThreadExchangeStreamCaptureMode(ctypes.byref(kept))
+        try:
+            graphs.begin(stream)
+            if mode == "relaxed":
+                memory.close()
+                made = Graph(RawCalls(driver))
+                assert graphs.end(stream, made) == 0
+                made.close()
+            else:
+                with pytest.raises(DriverError, match="cuCtxSynchronize failed"):
+                    driver.device().synchronize()
+                assert graphs.end(stream) == INVALIDATED
+        finally:
+            library.cuThreadExchangeStreamCaptureMode(ctypes.byref(kept))
