@@ -102,6 +102,24 @@ def test_a_free_that_was_interrupted_still_frees(driver: Driver, alarms: list[in
             pass
 
 
+def test_registered_memory_stays_while_an_interrupted_call_still_waits(
+    driver: Driver, alarms: list[int]
+) -> None:
+    assert driver.sim is not None
+    device = driver.device()
+    stream, data = device.stream(), bytearray(1 << 16)
+    registered = device.register(data)
+    device.kernels.spin(SPIN_NS, stream=stream)
+    signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+    with pytest.raises(Interrupted):
+        registered.close()
+    assert registered.closed
+    del registered
+    with pytest.raises(BufferError):
+        data.append(0)  # would move it
+    driver.sim.reset()
+
+
 def waits_of(driver: Driver) -> dict[str, int]:
     """The calls that a synchronise of a stream, an event and a device, and a free, make."""
     assert driver.sim is not None

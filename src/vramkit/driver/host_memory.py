@@ -6,6 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, ClassVar, SupportsIndex
 
 from vramkit import _core
+from vramkit.driver.errors import DriverError
 from vramkit.driver.memory import Memory
 from vramkit.driver.operands import is_buffer, is_number
 from vramkit.driver.types import Kind, SupportsBuffer, integer, shown, size, truth, within
@@ -123,6 +124,20 @@ class RegisteredMemory(HostMemory):
     def _release(self) -> None:
         try:
             _core.memory_unregister(self.device, self._address)
-        finally:
+        except DriverError:
+            self._let_go()
+            raise
+        except BaseException:
+            # A signal handler's: the call still waits, and the card may use the memory meanwhile.
             if self._held is not None:
-                self._held.release()
+                _held_for_good.append(self._held)
+            raise
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            self._held.release()
+
+
+_held_for_good: list[_core.Buffer] = []
+"""Memory whose unregistering was interrupted."""
