@@ -3,18 +3,18 @@
 
 #include <nanobind/nanobind.h>
 
+#include "bindings/arguments.h"
 #include "driver/cuda_abi.h"
 
 namespace vramkit {
 
 inline CUdeviceptr address_of(nanobind::handle object) {
-    if (nanobind::isinstance<nanobind::int_>(object)) {
-        return nanobind::cast<CUdeviceptr>(object);
+    if (PyIndex_Check(object.ptr())) return Argument<CUdeviceptr>::from(object, "address");
+    if (!nanobind::isinstance<nanobind::type_object>(object) &&
+        nanobind::hasattr(object, "address")) {
+        return Argument<CUdeviceptr>::from(nanobind::object(object.attr("address")), "address");
     }
-    if (nanobind::hasattr(object, "address")) {
-        return nanobind::cast<CUdeviceptr>(object.attr("address"));
-    }
-    throw nanobind::type_error("an address is an integer or an object with an address");
+    refuse_type(object, "address", "an integer or an object with an address");
 }
 
 }  // namespace vramkit

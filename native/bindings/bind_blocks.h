@@ -10,6 +10,7 @@
 
 #include "bindings/device_buffer.h"
 #include "bindings/native_resource.h"
+#include "bindings/owner.h"
 
 namespace vramkit {
 
@@ -35,6 +36,7 @@ inline void close_at_exit(nanobind::handle self, nanobind::handle kind, nanobind
 template <typename Engine>
 void bind_blocks(nanobind::class_<Engine>& engine) {
     namespace nb = nanobind;
+    refuse_copies(engine);
     engine
         .def(
             "malloc",
@@ -67,6 +69,7 @@ void bind_blocks(nanobind::class_<Engine>& engine) {
         .def(
             "deallocate",
             [](Engine& self, nb::handle address, nb::handle size, nb::handle stream) {
+                positive(size, "size");  // None is for free() alone
                 free_block(self, address, size, stream);
             },
             nb::arg("address").none(), nb::arg("size").none(), nb::kw_only(),

@@ -47,7 +47,7 @@ const PyType_Slot kHostRangeSlots[] = {
 
 void bind_buffers(nb::module_& module) {
     nb::class_<Buffer>(module, "Buffer", "The memory of a buffer object, held while this lives.")
-        .def(nb::init<nb::handle, bool>(), nb::arg("object"), nb::arg("writable"),
+        .def(nb::init<nb::handle, bool>(), nb::arg("object").none(), nb::arg("writable"),
              nb::sig("def __init__(self, object: object, writable: bool) -> None"))
         .def_prop_ro("address", &Buffer::address)
         .def_prop_ro("nbytes", &Buffer::size)

@@ -1,6 +1,7 @@
 // Binds copies and sets. With stream None the synchronous call is made, else the enqueued one.
 #include <nanobind/nanobind.h>
 
+#include "bindings/arguments.h"
 #include "bindings/bind.h"
 #include "bindings/invoke.h"
 #include "bindings/stream.h"
@@ -89,8 +90,8 @@ void fill(Device& device, uint64_t destination, uint32_t value, size_t count, in
 
 template <typename Function>
 void bind_copy(nb::module_& module, const char* name, const char* signature, Function function) {
-    module.def(name, function, nb::arg("device"), nb::arg("destination"), nb::arg("source"),
-               nb::arg("nbytes"), nb::arg("stream").none(), nb::sig(signature));
+    def(module, name, function, nb::arg("device"), nb::arg("destination"), nb::arg("source"),
+        nb::arg("nbytes"), nb::arg("stream"), nb::sig(signature));
 }
 
 }  // namespace
@@ -112,10 +113,10 @@ void bind_copies(nb::module_& module) {
               "def copy_on_host(device: Device, destination: int, source: int, nbytes: int, "
               "stream: object | None) -> None",
               &copy_on_host);
-    module.def("fill", &fill, nb::arg("device"), nb::arg("destination"), nb::arg("value"),
-               nb::arg("count"), nb::arg("width"), nb::arg("stream").none(),
-               nb::sig("def fill(device: Device, destination: int, value: int, count: int, "
-                       "width: int, stream: object | None) -> None"));
+    def(module, "fill", &fill, nb::arg("device"), nb::arg("destination"), nb::arg("value"),
+        nb::arg("count"), nb::arg("width"), nb::arg("stream"),
+        nb::sig("def fill(device: Device, destination: int, value: int, count: int, "
+                "width: int, stream: object | None) -> None"));
 }
 
 }  // namespace vramkit

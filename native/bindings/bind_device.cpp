@@ -7,11 +7,14 @@
 #include <array>
 #include <utility>
 
+#include "bindings/arguments.h"
 #include "bindings/attributes.h"
 #include "bindings/bind.h"
 #include "bindings/device.h"
 #include "bindings/errors.h"
 #include "bindings/invoke.h"
+#include "bindings/owner.h"
+#include "bindings/wait.h"
 
 namespace nb = nanobind;
 
@@ -20,23 +23,21 @@ namespace {
 
 CUdevice find_device(const Session& session, int ordinal) {
     CUdevice handle = 0;
-    check(session.driver(), session.call().cuDeviceGet(&handle, ordinal), "cuDeviceGet");
+    VRAMKIT_ASK(session, cuDeviceGet, &handle, ordinal);
     return handle;
 }
 
 std::string name(const Device& device) {
     std::array<char, 256> text{};
-    const CUresult result =
-        device.call().cuDeviceGetName(text.data(), static_cast<int>(text.size()), device.handle());
-    check(device.session().driver(), result, "cuDeviceGetName");
+    VRAMKIT_ASK(device.session(), cuDeviceGetName, text.data(), static_cast<int>(text.size()),
+                device.handle());
     return text.data();
 }
 
 // "GPU-" and the form that nvidia-smi prints.
 std::string uuid(const Device& device) {
     CUuuid id{};
-    check(device.session().driver(), device.call().cuDeviceGetUuid_v2(&id, device.handle()),
-          "cuDeviceGetUuid_v2");
+    VRAMKIT_ASK(device.session(), cuDeviceGetUuid_v2, &id, device.handle());
     constexpr const char* kDigits = "0123456789abcdef";
     std::string text = "GPU-";
     for (int index = 0; index < 16; ++index) {
@@ -50,25 +51,28 @@ std::string uuid(const Device& device) {
 
 std::string pci_bus_id(const Device& device) {
     std::array<char, 32> text{};
-    const CUresult result = device.call().cuDeviceGetPCIBusId(
-        text.data(), static_cast<int>(text.size()), device.handle());
-    check(device.session().driver(), result, "cuDeviceGetPCIBusId");
+    VRAMKIT_ASK(device.session(), cuDeviceGetPCIBusId, text.data(), static_cast<int>(text.size()),
+                device.handle());
     return text.data();
 }
 
 size_t total_memory(const Device& device) {
     size_t bytes = 0;
-    check(device.session().driver(), device.call().cuDeviceTotalMem_v2(&bytes, device.handle()),
-          "cuDeviceTotalMem_v2");
+    VRAMKIT_ASK(device.session(), cuDeviceTotalMem_v2, &bytes, device.handle());
     return bytes;
 }
 
 int attribute(const Device& device, int which) {
     int value = 0;
-    const CUresult result = device.call().cuDeviceGetAttribute(
-        &value, static_cast<CUdevice_attribute>(which), device.handle());
-    check(device.session().driver(), result, "cuDeviceGetAttribute");
+    VRAMKIT_ASK(device.session(), cuDeviceGetAttribute, &value,
+                static_cast<CUdevice_attribute>(which), device.handle());
     return value;
+}
+
+void synchronize(Device& device) { VRAMKIT_INVOKE_WAITING(device, cuCtxSynchronize); }
+
+void make(Device* self, std::shared_ptr<Session> session, int ordinal, CUdevice handle) {
+    new (self) Device(std::move(session), ordinal, handle);
 }
 
 std::pair<size_t, size_t> memory_info(Device& device) {
@@ -97,33 +101,31 @@ nb::dict device_attributes() {
 }  // namespace
 
 void bind_device(nb::module_& module) {
-    nb::class_<Device>(module, "Device", "One GPU and its primary context.")
-        .def(
-            "__init__",
-            [](Device* self, std::shared_ptr<Session> session, int ordinal, CUdevice handle) {
-                new (self) Device(std::move(session), ordinal, handle);
-            },
-            nb::arg("session"), nb::arg("ordinal"), nb::arg("handle"))
-        .def_prop_ro("ordinal", &Device::ordinal)
+    nb::class_<Device> device(module, "Device", "One GPU and its primary context.");
+    def(device, "__init__", &make, nb::arg("session"), nb::arg("ordinal"), nb::arg("handle"));
+    device.def_prop_ro("ordinal", &Device::ordinal)
         .def_prop_ro(
-            "epoch", [](const Device& device) { return device.session().epoch(); },
+            "epoch", [](const Device& self) { return self.session().epoch(); },
             "How often the simulated GPU was reset; objects of an earlier epoch are gone.")
+        .def_prop_ro(
+            "forked", [](const Device& self) { return self.session().forked(); },
+            "True in a forked child of the process that opened the driver: nothing works there.")
         .def_prop_ro("name", &name)
         .def_prop_ro("uuid", &uuid)
         .def_prop_ro("pci_bus_id", &pci_bus_id)
         .def_prop_ro("total_memory", &total_memory, "Bytes.")
         .def_prop_ro("priority_range", &priority_range,
                      "Least and greatest priority of a stream; lower numbers come first.")
-        .def(
-            "synchronize", [](Device& device) { VRAMKIT_INVOKE(device, cuCtxSynchronize); },
-            "Wait until everything issued to the device's primary context has finished.");
-    module.def("find_device", &find_device, nb::arg("session"), nb::arg("ordinal"),
-               "The driver's handle of a device.");
-    module.def("device_attribute", &attribute, nb::arg("device"), nb::arg("which"));
+        .def("synchronize", &synchronize,
+             "Wait until everything issued to the device's primary context has finished.");
+    refuse_copies(device);
+    def(module, "find_device", &find_device, nb::arg("session"), nb::arg("ordinal"),
+        "The driver's handle of a device.");
+    def(module, "device_attribute", &attribute, nb::arg("device"), nb::arg("which"));
     module.def("device_attributes", &device_attributes,
                nb::sig("def device_attributes() -> dict[str, int]"),
                "Number of each attribute that has a name here.");
-    module.def("memory_info", &memory_info, nb::arg("device"), "Free and total bytes.");
+    def(module, "memory_info", &memory_info, nb::arg("device"), "Free and total bytes.");
 }
 
 }  // namespace vramkit

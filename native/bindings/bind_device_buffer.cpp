@@ -5,11 +5,14 @@
 
 #include <array>
 #include <cstdio>
+#include <optional>
 #include <string>
 
+#include "bindings/arguments.h"
 #include "bindings/bind.h"
 #include "bindings/device_buffer.h"
 #include "bindings/export.h"
+#include "bindings/owner.h"
 
 namespace nb = nanobind;
 
@@ -24,9 +27,26 @@ void make(DeviceBuffer* self, nb::object resource, nb::object size, nb::object s
                                  "; it must be one, with malloc and deallocate";
         throw nb::type_error(text.c_str());
     }
-    const uint64_t address = nb::cast<uint64_t>(resource.attr("malloc")(size, stream));
     const uint64_t nbytes = positive(size, "size");
+    const nb::object made = resource.attr("malloc")(size, stream);
+    const auto address = Argument<uint64_t>::from(made, "the address that malloc() gave");
     new (self) DeviceBuffer(std::move(resource), nullptr, address, nbytes, std::move(stream));
+}
+
+// vramkit.driver.Span, looked up on first use: the package imports this module.
+nb::object at(const DeviceBuffer& self, uint64_t offset, std::optional<uint64_t> nbytes) {
+    const uint64_t address = self.address();
+    const uint64_t whole = self.nbytes();
+    const uint64_t rest = offset < whole ? whole - offset : 0;
+    const uint64_t length = nbytes.value_or(rest);
+    if (offset > whole || length > rest) {
+        const std::string text = "offset is " + std::to_string(offset) + " and nbytes " +
+                                 std::to_string(length) + "; the Buffer has " +
+                                 std::to_string(whole) + " bytes";
+        throw nb::value_error(text.c_str());
+    }
+    const nb::object span = nb::module_::import_("vramkit.driver.types").attr("Span");
+    return span(address + offset, length, "device");
 }
 
 nb::dict cuda_array_interface(const DeviceBuffer& self) {
@@ -67,11 +87,17 @@ const PyType_Slot kSlots[] = {
 }  // namespace
 
 void bind_device_buffer(nb::module_& module) {
-    nb::class_<DeviceBuffer>(
+    nb::class_<DeviceBuffer> buffer(
         module, "DeviceBuffer", nb::type_slots(kSlots), nb::is_weak_referenceable(),
         "Device memory from a resource, given back on close, at the end of a with block, or when "
         "dropped.\n\nKeeps its resource and its stream alive. It is freed in the order of the "
-        "stream it was allocated on; use it on other streams only with events in between.")
+        "stream it was allocated on; use it on other streams only with events in between.");
+    refuse_copies(buffer);
+    def(buffer, "at", &at, nb::arg("offset") = 0, nb::arg("nbytes") = nb::none(),
+        nb::sig("def at(self, offset: int = 0, nbytes: int | None = None) -> object"),
+        "A part of it, for copies and kernels; the rest from `offset` on where nbytes is not "
+        "given. Valid while the Buffer is open.");
+    buffer
         .def("__init__", &make, nb::arg("resource").none(), nb::arg("size").none(),
              nb::arg("stream") = nb::none(),
              nb::sig("def __init__(self, resource: object, size: int, "
@@ -79,6 +105,7 @@ void bind_device_buffer(nb::module_& module) {
         .def_prop_ro("address", &DeviceBuffer::address)
         .def_prop_ro("handle", &DeviceBuffer::address, "The address, as cuda.core calls it.")
         .def_prop_ro("nbytes", &DeviceBuffer::nbytes)
+        .def_prop_ro("kind", [](const DeviceBuffer&) { return "device"; })
         .def_prop_ro("size", &DeviceBuffer::nbytes, "nbytes, as cuda.core calls it.")
         .def_prop_ro("stream", &DeviceBuffer::stream,
                      nb::for_getter(nb::sig("def stream(self) -> object | None")))

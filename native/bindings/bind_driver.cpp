@@ -7,9 +7,10 @@
 
 #include <tuple>
 
+#include "bindings/arguments.h"
 #include "bindings/bind.h"
-#include "bindings/errors.h"
-#include "bindings/gil.h"
+#include "bindings/invoke.h"
+#include "bindings/owner.h"
 #include "bindings/session.h"
 #include "driver/shared.h"
 
@@ -37,6 +38,7 @@ Found open_path(const std::string& path) {
 }
 
 void initialise(const Session& session) {
+    session.require_own_process();
     CUresult result;
     {
         const GilReleased released;
@@ -47,38 +49,43 @@ void initialise(const Session& session) {
 
 int version(const Session& session) {
     int number = 0;
-    check(session.driver(), session.call().cuDriverGetVersion(&number), "cuDriverGetVersion");
+    VRAMKIT_ASK(session, cuDriverGetVersion, &number);
     return number;
 }
 
 int device_count(const Session& session) {
     int count = 0;
-    check(session.driver(), session.call().cuDeviceGetCount(&count), "cuDeviceGetCount");
+    VRAMKIT_ASK(session, cuDeviceGetCount, &count);
     return count;
+}
+
+std::tuple<std::string, std::string> name_and_meaning(int code) {
+    const auto result = static_cast<CUresult>(code);
+    return {error_name(result), std::string(error_meaning(result))};
 }
 
 }  // namespace
 
 void bind_driver(nb::module_& module) {
-    nb::class_<Session>(module, "Session", "One opened libcuda.so.1.")
-        .def_prop_ro("path", [](const Session& session) { return session.driver().path(); })
-        .def_prop_ro("simulated",
-                     [](const Session& session) { return session.driver().simulated(); })
+    nb::class_<Session> session(module, "Session", "One opened libcuda.so.1.");
+    session.def_prop_ro("path", [](const Session& self) { return self.driver().path(); })
+        .def_prop_ro("simulated", &Session::simulated)
         .def_prop_ro("epoch", &Session::epoch, "How often the simulated GPU was reset.")
+        .def_prop_ro("forked", &Session::forked,
+                     "True in a forked child of the process that opened it.")
+        .def(
+            "require_own_process", [](const Session& self) { self.require_own_process(); },
+            "Raises ClosedError in a forked child.")
         .def("initialise", &initialise, "cuInit.")
         .def("version", &version, "13000 for CUDA 13.0.")
         .def("device_count", &device_count);
+    refuse_copies(session);
     module.def("open_cuda", &open_cuda,
                "Open NVIDIA's driver; a sentence that says why not where it cannot be.");
-    module.def("open_path", &open_path, nb::arg("path"),
-               "Open the library at this path; a sentence that says why not where it cannot be.");
-    module.def(
-        "error_name",
-        [](int code) {
-            const std::string_view meaning = error_meaning(static_cast<CUresult>(code));
-            return std::tuple(error_name(static_cast<CUresult>(code)), std::string(meaning));
-        },
-        nb::arg("code"), "Name and meaning of a result code.");
+    def(module, "open_path", &open_path, nb::arg("path"),
+        "Open the library at this path; a sentence that says why not where it cannot be.");
+    def(module, "error_name", &name_and_meaning, nb::arg("code"),
+        "Name and meaning of a result code.");
 }
 
 }  // namespace vramkit

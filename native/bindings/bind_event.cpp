@@ -4,10 +4,13 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
+#include "bindings/arguments.h"
 #include "bindings/bind.h"
 #include "bindings/event.h"
 #include "bindings/invoke.h"
+#include "bindings/owner.h"
 #include "bindings/stream.h"
+#include "bindings/wait.h"
 
 namespace nb = nanobind;
 
@@ -22,7 +25,7 @@ void record(Event& event, nb::handle stream) {
 
 void synchronize(Event& event) {
     event.require_usable();
-    VRAMKIT_INVOKE(*event.device(), cuEventSynchronize, event.handle());
+    VRAMKIT_INVOKE_WAITING_FOR(*event.device(), cuEventSynchronize, cuEventQuery, event.handle());
 }
 
 bool query(Event& event) {
@@ -52,32 +55,35 @@ std::string describe(const Event& event) {
 }  // namespace
 
 void bind_event(nb::module_& module) {
-    nb::class_<Event>(module, "Event", nb::is_weak_referenceable(),
-                      "A point in the work of a stream; Device.event() makes one.")
+    nb::class_<Event> event(module, "Event", nb::is_weak_referenceable(),
+                            "A point in the work of a stream; Device.event() makes one.");
+    event
         .def_prop_ro("device", &Event::device,
                      nb::for_getter(nb::sig("def device(self) -> object")))
         .def_prop_ro("handle",
-                     [](const Event& event) {
-                         event.require_usable();
-                         return reinterpret_cast<uintptr_t>(event.handle());
+                     [](const Event& self) {
+                         self.require_usable();
+                         return reinterpret_cast<uintptr_t>(self.handle());
                      })
-        .def_prop_ro("closed", [](const Event& event) { return !event.usable(); })
-        .def("record", &record, nb::arg("stream"),
-             nb::sig("def record(self, stream: object) -> None"),
-             "Mark this point of a stream: a Stream or any object with __cuda_stream__.")
+        .def_prop_ro("closed", [](const Event& self) { return !self.usable(); })
         .def("synchronize", &synchronize, "Wait until the recorded point is reached.")
         .def("query", &query, "True once the recorded point is reached; never waits.")
-        .def("elapsed_since", &elapsed_since, nb::arg("earlier"),
-             "Seconds on the GPU from the earlier event to this one; both must be reached.")
         .def("close", &Event::close, "Destroy the event. A second time does nothing.")
         .def(
             "__enter__", [](nb::handle self) { return nb::borrow(self); },
             nb::sig("def __enter__(self) -> typing.Self"))
         .def(
-            "__exit__", [](Event& event, nb::args) { event.close(); },
+            "__exit__", [](Event& self, nb::args) { self.close(); },
             nb::sig("def __exit__(self, *args: object) -> None"))
         .def("__repr__", &describe);
-    module.def("create_event", &create_event, nb::arg("device"), nb::arg("timing"));
+    def(event, "record", &record, nb::arg("stream"),
+        nb::sig("def record(self, stream: object) -> None"),
+        "Mark this point of a stream: a Stream or any object with __cuda_stream__.");
+    def(event, "elapsed_since", &elapsed_since, nb::arg("earlier"),
+        nb::sig("def elapsed_since(self, earlier: Event) -> float"),
+        "Seconds on the GPU from the earlier event to this one; both must be reached.");
+    refuse_copies(event);
+    def(module, "create_event", &create_event, nb::arg("device"), nb::arg("timing"));
 }
 
 }  // namespace vramkit

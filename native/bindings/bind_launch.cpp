@@ -1,10 +1,9 @@
 // Binds modules and kernel launches.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <vector>
 
+#include "bindings/arguments.h"
 #include "bindings/bind.h"
 #include "bindings/invoke.h"
 #include "bindings/stream.h"
@@ -47,13 +46,14 @@ void launch(Device& device, uint64_t entry, unsigned int blocks, unsigned int th
 }  // namespace
 
 void bind_launch(nb::module_& module) {
-    module.def("module_load", &load, nb::arg("device"), nb::arg("image"));
-    module.def("module_unload", &unload, nb::arg("device"), nb::arg("module"));
-    module.def("module_function", &function, nb::arg("device"), nb::arg("module"), nb::arg("name"));
-    module.def("launch", &launch, nb::arg("device"), nb::arg("function"), nb::arg("blocks"),
-               nb::arg("threads"), nb::arg("stream"), nb::arg("arguments"),
-               nb::sig("def launch(device: Device, function: int, blocks: int, threads: int, "
-                       "stream: object, arguments: list[int]) -> None"));
+    def(module, "module_load", &load, nb::arg("device"), nb::arg("image"));
+    def(module, "module_unload", &unload, nb::arg("device"), nb::arg("module"));
+    def(module, "module_function", &function, nb::arg("device"), nb::arg("module"),
+        nb::arg("name"));
+    def(module, "launch", &launch, nb::arg("device"), nb::arg("function"), nb::arg("blocks"),
+        nb::arg("threads"), nb::arg("stream"), nb::arg("arguments"),
+        nb::sig("def launch(device: Device, function: int, blocks: int, threads: int, "
+                "stream: object, arguments: list[int]) -> None"));
 }
 
 }  // namespace vramkit

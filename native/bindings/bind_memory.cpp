@@ -1,8 +1,10 @@
 // Binds device, pinned and registered memory, by address.
 #include <nanobind/nanobind.h>
 
+#include "bindings/arguments.h"
 #include "bindings/bind.h"
 #include "bindings/invoke.h"
+#include "bindings/wait.h"
 
 namespace nb = nanobind;
 
@@ -15,7 +17,10 @@ uint64_t alloc(Device& device, size_t bytes) {
     return address;
 }
 
-void free(Device& device, uint64_t address) { VRAMKIT_INVOKE(device, cuMemFree_v2, address); }
+// The three frees wait for work in flight.
+void free(Device& device, uint64_t address) {
+    VRAMKIT_INVOKE_WAITING(device, cuMemFree_v2, CUdeviceptr{address});
+}
 
 uint64_t alloc_pinned(Device& device, size_t bytes) {
     void* pointer = nullptr;
@@ -25,7 +30,7 @@ uint64_t alloc_pinned(Device& device, size_t bytes) {
 }
 
 void free_pinned(Device& device, uint64_t address) {
-    VRAMKIT_INVOKE(device, cuMemFreeHost, reinterpret_cast<void*>(address));
+    VRAMKIT_INVOKE_WAITING(device, cuMemFreeHost, reinterpret_cast<void*>(address));
 }
 
 void register_host(Device& device, uint64_t address, size_t bytes) {
@@ -34,7 +39,7 @@ void register_host(Device& device, uint64_t address, size_t bytes) {
 }
 
 void unregister_host(Device& device, uint64_t address) {
-    VRAMKIT_INVOKE(device, cuMemHostUnregister, reinterpret_cast<void*>(address));
+    VRAMKIT_INVOKE_WAITING(device, cuMemHostUnregister, reinterpret_cast<void*>(address));
 }
 
 // CU_MEMORYTYPE_HOST for pinned and registered memory; everything else, unknown addresses too,
@@ -52,14 +57,14 @@ bool is_host_address(Device& device, uint64_t address) {
 }  // namespace
 
 void bind_memory(nb::module_& module) {
-    module.def("memory_alloc", &alloc, nb::arg("device"), nb::arg("nbytes"));
-    module.def("memory_free", &free, nb::arg("device"), nb::arg("address"));
-    module.def("memory_alloc_pinned", &alloc_pinned, nb::arg("device"), nb::arg("nbytes"));
-    module.def("memory_free_pinned", &free_pinned, nb::arg("device"), nb::arg("address"));
-    module.def("memory_register", &register_host, nb::arg("device"), nb::arg("address"),
-               nb::arg("nbytes"));
-    module.def("memory_unregister", &unregister_host, nb::arg("device"), nb::arg("address"));
-    module.def("is_host_address", &is_host_address, nb::arg("device"), nb::arg("address"));
+    def(module, "memory_alloc", &alloc, nb::arg("device"), nb::arg("nbytes"));
+    def(module, "memory_free", &free, nb::arg("device"), nb::arg("address"));
+    def(module, "memory_alloc_pinned", &alloc_pinned, nb::arg("device"), nb::arg("nbytes"));
+    def(module, "memory_free_pinned", &free_pinned, nb::arg("device"), nb::arg("address"));
+    def(module, "memory_register", &register_host, nb::arg("device"), nb::arg("address"),
+        nb::arg("nbytes"));
+    def(module, "memory_unregister", &unregister_host, nb::arg("device"), nb::arg("address"));
+    def(module, "is_host_address", &is_host_address, nb::arg("device"), nb::arg("address"));
 }
 
 }  // namespace vramkit

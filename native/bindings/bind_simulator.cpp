@@ -4,13 +4,15 @@
 #include <nanobind/stl/string.h>
 
 #include <array>
-#include <cstring>
+#include <type_traits>
 
 #include "base/listeners.h"
+#include "bindings/arguments.h"
 #include "bindings/bind.h"
 #include "bindings/gil.h"
 #include "bindings/session.h"
 #include "bindings/stream.h"
+#include "bindings/wait.h"
 #include "sim/control.h"
 
 namespace nb = nanobind;
@@ -44,6 +46,7 @@ class Controls {
     }
 
     void reset(const std::string& settings) {
+        session_->require_own_process();
         std::array<char, 1024> reason{};
         int failed;
         {
@@ -57,63 +60,38 @@ class Controls {
         if (failed != 0) throw nb::value_error(reason.data());
     }
 
-    double now() const {
-        const GilReleased released;
-        return now_();
-    }
-    void advance(double nanoseconds) const {
-        const GilReleased released;
-        advance_(nanoseconds);
-    }
+    double now() const { return call(now_); }
+    void advance(double nanoseconds) const { call(advance_, nanoseconds); }
     uint64_t host_alias(uint64_t address) const {
-        const GilReleased released;
-        return reinterpret_cast<uintptr_t>(host_alias_(address));
+        return reinterpret_cast<uintptr_t>(call(host_alias_, address));
     }
     void host_access(uint64_t address, size_t bytes, bool write) const {
-        const GilReleased released;
-        host_access_(reinterpret_cast<const void*>(address), bytes, write ? 1 : 0);
+        call(host_access_, reinterpret_cast<const void*>(address), bytes, write ? 1 : 0);
     }
     void block_alloc(uint64_t address, size_t bytes, nb::handle stream) const {
-        CUstream handle = stream_handle(stream);
-        const GilReleased released;
-        block_alloc_(address, bytes, handle);
+        call(block_alloc_, address, bytes, stream_handle(stream));
     }
     void block_free(uint64_t address, size_t bytes, nb::handle stream) const {
-        CUstream handle = stream_handle(stream);
-        const GilReleased released;
-        block_free_(address, bytes, handle);
+        call(block_free_, address, bytes, stream_handle(stream));
     }
-    void rely_on_waits(bool on) const { rely_on_waits_(on ? 1 : 0); }
+    void rely_on_waits(bool on) const {
+        set_calls_stay_here(on);
+        call(rely_on_waits_, on ? 1 : 0);
+    }
     nb::bytes settings() const { return text(settings_); }
     nb::bytes reports() const { return text(reports_); }
     nb::bytes call_counts() const { return text(call_counts_); }
     nb::bytes live_objects() const { return text(live_objects_); }
     nb::bytes timeline() const { return text(timeline_); }
-    void clear_reports() const {
-        const GilReleased released;
-        clear_reports_();
-    }
-    void reset_call_counts() const {
-        const GilReleased released;
-        reset_call_counts_();
-    }
-    void timeline_start(size_t limit) const {
-        const GilReleased released;
-        timeline_start_(limit);
-    }
+    void clear_reports() const { call(clear_reports_); }
+    void reset_call_counts() const { call(reset_call_counts_); }
+    void timeline_start(size_t limit) const { call(timeline_start_, limit); }
     bool inject(const std::string& glob, uint64_t nth, uint64_t times, int code,
                 double delay_ns) const {
-        const GilReleased released;
-        return inject_(glob.c_str(), nth, times, code, delay_ns) == 0;
+        return call(inject_, glob.c_str(), nth, times, code, delay_ns) == 0;
     }
-    void clear_faults() const {
-        const GilReleased released;
-        clear_faults_();
-    }
-    bool lose_device(int ordinal, int code) const {
-        const GilReleased released;
-        return lose_device_(ordinal, code) == 0;
-    }
+    void clear_faults() const { call(clear_faults_); }
+    bool lose_device(int ordinal, int code) const { return call(lose_device_, ordinal, code) == 0; }
 
   private:
     template <typename Function>
@@ -125,8 +103,18 @@ class Controls {
         }
     }
 
+    // Raises ClosedError in a forked child.
+    template <typename Function, typename... Arguments>
+    std::invoke_result_t<Function, Arguments...> call(Function function,
+                                                      Arguments... arguments) const {
+        session_->require_own_process();
+        const GilReleased released;
+        return function(arguments...);
+    }
+
     // The text may grow between the question for its length and the answer, so ask until it fits.
-    static nb::bytes text(decltype(&simReports) function) {
+    nb::bytes text(decltype(&simReports) function) const {
+        session_->require_own_process();
         std::string buffer(4096, '\0');
         {
             const GilReleased released;
@@ -165,31 +153,39 @@ class Controls {
 }  // namespace
 
 void bind_simulator(nb::module_& module) {
-    nb::class_<Controls>(module, "Controls", "The controls of a simulated GPU; texts are JSON.")
-        .def(nb::init<std::shared_ptr<Session>>(), nb::arg("session"))
-        .def("reset", &Controls::reset, nb::arg("settings"))
+    nb::class_<Controls> controls(module, "Controls",
+                                  "The controls of a simulated GPU; texts are JSON.");
+    controls.def(nb::init<std::shared_ptr<Session>>(), nb::arg("session"))
         .def("now", &Controls::now, "Nanoseconds on the calling thread's host clock.")
-        .def("advance", &Controls::advance, nb::arg("nanoseconds"))
-        .def("host_alias", &Controls::host_alias, nb::arg("address"), "0 where there is none.")
-        .def("host_access", &Controls::host_access, nb::arg("address"), nb::arg("nbytes"),
-             nb::arg("write"))
-        .def("block_alloc", &Controls::block_alloc, nb::arg("address"), nb::arg("nbytes"),
-             nb::arg("stream"))
-        .def("block_free", &Controls::block_free, nb::arg("address"), nb::arg("nbytes"),
-             nb::arg("stream"))
-        .def("rely_on_waits", &Controls::rely_on_waits, nb::arg("on"))
         .def("settings", &Controls::settings)
         .def("reports", &Controls::reports)
         .def("clear_reports", &Controls::clear_reports)
         .def("call_counts", &Controls::call_counts)
         .def("reset_call_counts", &Controls::reset_call_counts)
         .def("live_objects", &Controls::live_objects)
-        .def("timeline_start", &Controls::timeline_start, nb::arg("limit"))
         .def("timeline", &Controls::timeline)
-        .def("inject", &Controls::inject, nb::arg("glob"), nb::arg("nth"), nb::arg("times"),
-             nb::arg("code"), nb::arg("delay_ns"))
-        .def("clear_faults", &Controls::clear_faults)
-        .def("lose_device", &Controls::lose_device, nb::arg("ordinal"), nb::arg("code"));
+        .def("clear_faults", &Controls::clear_faults);
+    def(controls, "reset", &Controls::reset, nb::arg("settings"));
+    def(controls, "advance", &Controls::advance, nb::arg("nanoseconds"));
+    def(controls, "host_alias", &Controls::host_alias, nb::arg("address"),
+        nb::sig("def host_alias(self, address: int) -> int"), "0 where there is none.");
+    def(controls, "host_access", &Controls::host_access, nb::arg("address"), nb::arg("nbytes"),
+        nb::arg("write"),
+        nb::sig("def host_access(self, address: int, nbytes: int, write: bool) -> None"));
+    def(controls, "block_alloc", &Controls::block_alloc, nb::arg("address"), nb::arg("nbytes"),
+        nb::arg("stream"),
+        nb::sig("def block_alloc(self, address: int, nbytes: int, stream: object) -> None"));
+    def(controls, "block_free", &Controls::block_free, nb::arg("address"), nb::arg("nbytes"),
+        nb::arg("stream"),
+        nb::sig("def block_free(self, address: int, nbytes: int, stream: object) -> None"));
+    def(controls, "rely_on_waits", &Controls::rely_on_waits, nb::arg("on"));
+    def(controls, "timeline_start", &Controls::timeline_start, nb::arg("limit"));
+    def(controls, "inject", &Controls::inject, nb::arg("glob"), nb::arg("nth"), nb::arg("times"),
+        nb::arg("code"), nb::arg("delay_ns"),
+        nb::sig("def inject(self, glob: str, nth: int, times: int, code: int, delay_ns: float) "
+                "-> bool"));
+    def(controls, "lose_device", &Controls::lose_device, nb::arg("ordinal"), nb::arg("code"),
+        nb::sig("def lose_device(self, ordinal: int, code: int) -> bool"));
 }
 
 }  // namespace vramkit

@@ -11,11 +11,14 @@
 #include <utility>
 
 #include "bindings/address.h"
+#include "bindings/arguments.h"
 #include "bindings/bind.h"
 #include "bindings/event.h"
 #include "bindings/host_function.h"
 #include "bindings/invoke.h"
+#include "bindings/owner.h"
 #include "bindings/stream.h"
+#include "bindings/wait.h"
 #include "pool/types.h"
 
 namespace nb = nanobind;
@@ -41,7 +44,10 @@ std::unique_ptr<Stream> create(std::shared_ptr<Device> device, bool blocking, in
     return stream;
 }
 
-std::unique_ptr<Stream> from_handle(std::shared_ptr<Device> device, uintptr_t raw) {
+std::unique_ptr<Stream> from_handle(nb::handle given, nb::handle number) {
+    auto device = Argument<std::shared_ptr<Device>>::from(given, "device");
+    const auto raw = Argument<uintptr_t>::from(number, "handle");
+    device->session().require_own_process();
     CUstream handle = reinterpret_cast<CUstream>(raw);
     // Who only needs the legacy stream's handle can have it beside captures, when it has no id.
     const uint64_t id = is_legacy(handle) ? kLegacyStreamId : current_id(*device, handle);
@@ -76,7 +82,8 @@ int priority(const Stream& stream) {
 
 void synchronize(Stream& stream) {
     stream.require_usable();
-    VRAMKIT_INVOKE(*stream.device(), cuStreamSynchronize, stream.handle());
+    VRAMKIT_INVOKE_WAITING_FOR(*stream.device(), cuStreamSynchronize, cuStreamQuery,
+                               stream.handle(), stream.per_thread());
 }
 
 bool query(Stream& stream) {
@@ -92,7 +99,7 @@ bool query(Stream& stream) {
 nb::object record(Stream& stream, nb::object event) {
     stream.require_usable();
     if (event.is_none()) event = nb::cast(create_event(stream.device(), true));
-    auto& target = nb::cast<Event&>(event);
+    const Event& target = Argument<Event>::from(event, "event");
     target.require_usable();
     VRAMKIT_INVOKE(*stream.device(), cuEventRecord, target.handle(), stream.handle());
     return event;
@@ -122,9 +129,11 @@ void host_function(Stream& stream, nb::callable function) {
 }
 
 void require_width(uint64_t value, int width) {
-    if (width != 4 && width != 8) throw nb::value_error("width must be 4 or 8 bytes");
+    if (width != 4 && width != 8) {
+        refuse_value(nb::int_(width), "width", "4 or 8 bytes");
+    }
     if (width == 4 && value > std::numeric_limits<uint32_t>::max()) {
-        throw nb::value_error("the value does not fit into 4 bytes; width=8 holds it");
+        refuse_value(nb::int_(value), "value", "what fits into 4 bytes; width=8 holds it");
     }
 }
 
@@ -142,7 +151,7 @@ void write_value(Stream& stream, nb::handle where, uint64_t value, int width) {
     }
 }
 
-unsigned int condition_flag(std::string_view condition) {
+unsigned int condition_flag(const std::string& condition) {
     constexpr std::array<std::pair<std::string_view, unsigned int>, 4> kConditions = {{
         {"geq", CU_STREAM_WAIT_VALUE_GEQ},
         {"eq", CU_STREAM_WAIT_VALUE_EQ},
@@ -152,7 +161,8 @@ unsigned int condition_flag(std::string_view condition) {
     for (const auto& [name, flag] : kConditions) {
         if (name == condition) return flag;
     }
-    throw nb::value_error("condition must be \"geq\", \"eq\", \"and\" or \"nor\"");
+    refuse_value(nb::str(condition.c_str(), condition.size()), "condition",
+                 "\"geq\", \"eq\", \"and\" or \"nor\"");
 }
 
 void wait_value(Stream& stream, nb::handle where, uint64_t value, const std::string& condition,
@@ -170,6 +180,10 @@ void wait_value(Stream& stream, nb::handle where, uint64_t value, const std::str
     }
 }
 
+uint64_t id_of(Device& device, nb::handle stream) {
+    return current_id(device, stream_handle(stream));
+}
+
 std::string describe(const Stream& stream) {
     const std::string where = " of device " + std::to_string(stream.device()->ordinal());
     if (!stream.usable()) return "<Stream" + where + ", closed>";
@@ -181,9 +195,11 @@ std::string describe(const Stream& stream) {
 }  // namespace
 
 void bind_stream(nb::module_& module) {
-    nb::class_<Stream>(module, "Stream", nb::is_weak_referenceable(),
-                       "A queue of work on a device; Device.stream() makes one.")
-        .def_static("from_handle", &from_handle, nb::arg("device"), nb::arg("handle"),
+    nb::class_<Stream> stream(module, "Stream", nb::is_weak_referenceable(),
+                              "A queue of work on a device; Device.stream() makes one.");
+    stream
+        .def_static("from_handle", &from_handle, nb::arg("device").none(), nb::arg("handle").none(),
+                    nb::sig("def from_handle(device: Device, handle: int) -> Stream"),
                     "A stream that somebody else made and destroys.")
         .def_prop_ro("device", &Stream::device,
                      nb::for_getter(nb::sig("def device(self) -> object")))
@@ -191,49 +207,44 @@ void bind_stream(nb::module_& module) {
         .def_prop_ro("id", &id, "Unique in the process and never reused, unlike the handle.")
         .def_prop_ro("blocking", &blocking, "True where the legacy default stream waits for it.")
         .def_prop_ro("priority", &priority)
-        .def_prop_ro("closed", [](const Stream& stream) { return !stream.usable(); })
+        .def_prop_ro("closed", [](const Stream& self) { return !self.usable(); })
         .def("synchronize", &synchronize, "Wait until everything in the stream has finished.")
         .def("query", &query, "True where nothing is left to do; never waits.")
-        .def("record", &record, nb::arg("event") = nb::none(),
-             nb::sig("def record(self, event: Event | None = None) -> Event"),
-             "Mark this point of the stream, in a new event where none is given.")
-        .def("wait", &wait, nb::arg("other"), nb::sig("def wait(self, other: object) -> None"),
-             "Let later work of this stream wait for an Event, or for what another stream (a "
-             "Stream or any object with __cuda_stream__) holds now. The host does not wait.")
-        .def("host_function", &host_function, nb::arg("function"),
-             nb::sig(
-                 "def host_function(self, function: collections.abc.Callable[[], object]) -> None"),
-             "Call function() on a thread of the driver when the stream gets there. It must make "
-             "no driver call; an exception goes to sys.unraisablehook. What has not begun "
-             "when Python exits never runs; exit waits for one that has.")
-        .def("write_value", &write_value, nb::arg("address"), nb::arg("value"), nb::kw_only(),
-             nb::arg("width") = 4,
-             nb::sig(
-                 "def write_value(self, address: object, value: int, *, width: int = 4) -> None"),
-             "Write 4 or 8 bytes when the stream gets there.")
-        .def("wait_value", &wait_value, nb::arg("address"), nb::arg("value"), nb::kw_only(),
-             nb::arg("condition") = "geq", nb::arg("width") = 4,
-             nb::sig("def wait_value(self, address: object, value: int, *, "
-                     "condition: str = 'geq', width: int = 4) -> None"),
-             "Hold the stream until the word at the address is >= value (cyclically: \"geq\"), "
-             "equal to it (\"eq\"), shares a bit with it (\"and\"), or lacks one (\"nor\").")
         .def("close", &Stream::close,
              "Destroy the stream; work in it runs to its end. A second time does nothing.")
         .def(
             "__enter__", [](nb::handle self) { return nb::borrow(self); },
             nb::sig("def __enter__(self) -> typing.Self"))
         .def(
-            "__exit__", [](Stream& stream, nb::args) { stream.close(); },
+            "__exit__", [](Stream& self, nb::args) { self.close(); },
             nb::sig("def __exit__(self, *args: object) -> None"))
-        .def("__cuda_stream__",
-             [](const Stream& stream) { return std::pair(0, raw_handle(stream)); })
+        .def("__cuda_stream__", [](const Stream& self) { return std::pair(0, raw_handle(self)); })
         .def("__repr__", &describe);
-    module.def("create_stream", &create, nb::arg("device"), nb::arg("blocking"),
-               nb::arg("priority"));
-    module.def(
-        "stream_id",
-        [](Device& device, nb::handle stream) { return current_id(device, stream_handle(stream)); },
-        nb::arg("device"), nb::arg("stream"),
+    def(stream, "record", &record, nb::arg("event") = nb::none(),
+        nb::sig("def record(self, event: Event | None = None) -> Event"),
+        "Mark this point of the stream, in a new event where none is given.");
+    def(stream, "wait", &wait, nb::arg("other"), nb::sig("def wait(self, other: object) -> None"),
+        "Let later work of this stream wait for an Event, or for what another stream (a Stream or "
+        "any object with __cuda_stream__) holds now. The host does not wait.");
+    def(stream, "host_function", &host_function, nb::arg("function"),
+        nb::sig("def host_function(self, function: collections.abc.Callable[[], object]) -> None"),
+        "Call function() on a thread of the driver when the stream gets there. It must make no "
+        "driver call; an exception goes to sys.unraisablehook. What has not begun when Python "
+        "exits never runs; exit waits for one that has.");
+    def(stream, "write_value", &write_value, nb::arg("address"), nb::arg("value"), nb::kw_only(),
+        nb::arg("width") = 4,
+        nb::sig("def write_value(self, address: object, value: int, *, width: int = 4) -> None"),
+        "Write 4 or 8 bytes when the stream gets there.");
+    def(stream, "wait_value", &wait_value, nb::arg("address"), nb::arg("value"), nb::kw_only(),
+        nb::arg("condition") = "geq", nb::arg("width") = 4,
+        nb::sig("def wait_value(self, address: object, value: int, *, condition: str = 'geq', "
+                "width: int = 4) -> None"),
+        "Hold the stream until the word at the address is >= value (cyclically: \"geq\"), equal to "
+        "it (\"eq\"), shares a bit with it (\"and\"), or lacks one (\"nor\").");
+    refuse_copies(stream);
+    def(module, "create_stream", &create, nb::arg("device"), nb::arg("blocking"),
+        nb::arg("priority"));
+    def(module, "stream_id", &id_of, nb::arg("device"), nb::arg("stream"),
         nb::sig("def stream_id(device: Device, stream: object) -> int"),
         "The id of a Stream or of any object with __cuda_stream__.");
 }

@@ -1,6 +1,7 @@
 // Binds the calls that reserve addresses, create physical memory and map one to the other.
 #include <nanobind/nanobind.h>
 
+#include "bindings/arguments.h"
 #include "bindings/bind.h"
 #include "bindings/invoke.h"
 
@@ -66,17 +67,17 @@ void set_access(Device& device, uint64_t address, size_t bytes) {
 }  // namespace
 
 void bind_virtual_memory(nb::module_& module) {
-    module.def("virtual_granularity", &granularity, nb::arg("device"));
-    module.def("virtual_reserve", &reserve, nb::arg("device"), nb::arg("nbytes"));
-    module.def("virtual_free_address", &free_address, nb::arg("device"), nb::arg("address"),
-               nb::arg("nbytes"));
-    module.def("virtual_create", &create, nb::arg("device"), nb::arg("nbytes"));
-    module.def("virtual_release", &release, nb::arg("device"), nb::arg("handle"));
-    module.def("virtual_map", &map, nb::arg("device"), nb::arg("address"), nb::arg("nbytes"),
-               nb::arg("handle"));
-    module.def("virtual_unmap", &unmap, nb::arg("device"), nb::arg("address"), nb::arg("nbytes"));
-    module.def("virtual_set_access", &set_access, nb::arg("device"), nb::arg("address"),
-               nb::arg("nbytes"));
+    def(module, "virtual_granularity", &granularity, nb::arg("device"));
+    def(module, "virtual_reserve", &reserve, nb::arg("device"), nb::arg("nbytes"));
+    def(module, "virtual_free_address", &free_address, nb::arg("device"), nb::arg("address"),
+        nb::arg("nbytes"));
+    def(module, "virtual_create", &create, nb::arg("device"), nb::arg("nbytes"));
+    def(module, "virtual_release", &release, nb::arg("device"), nb::arg("handle"));
+    def(module, "virtual_map", &map, nb::arg("device"), nb::arg("address"), nb::arg("nbytes"),
+        nb::arg("handle"));
+    def(module, "virtual_unmap", &unmap, nb::arg("device"), nb::arg("address"), nb::arg("nbytes"));
+    def(module, "virtual_set_access", &set_access, nb::arg("device"), nb::arg("address"),
+        nb::arg("nbytes"));
 }
 
 }  // namespace vramkit

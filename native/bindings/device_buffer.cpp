@@ -1,11 +1,10 @@
 // Life of a device buffer: made, lent, given back.
 #include "bindings/device_buffer.h"
 
-#include <nanobind/stl/shared_ptr.h>
-
 #include <exception>
 #include <utility>
 
+#include "bindings/arguments.h"
 #include "bindings/event.h"
 #include "bindings/invoke.h"
 #include "bindings/stream.h"
@@ -47,7 +46,8 @@ uint64_t DeviceBuffer::address() const {
 
 std::shared_ptr<Device> DeviceBuffer::device() const {
     if (native_ != nullptr) return native_->device();
-    return nb::cast<std::shared_ptr<Device>>(resource_.attr("device"));
+    const nb::object given = resource_.attr("device");
+    return Argument<std::shared_ptr<Device>>::from(given, "the device of the resource");
 }
 
 void DeviceBuffer::close(nb::handle stream) {
@@ -82,7 +82,9 @@ void DeviceBuffer::drop() noexcept {
 }
 
 bool DeviceBuffer::lost() const {
-    return native_ != nullptr ? native_->lost() : nb::cast<bool>(resource_.attr("closed"));
+    return native_ != nullptr
+               ? native_->lost()
+               : Argument<bool>::from(nb::object(resource_.attr("closed")), "closed");
 }
 
 void DeviceBuffer::release(uint64_t address, nb::handle stream) {

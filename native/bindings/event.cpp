@@ -20,9 +20,11 @@ Event::~Event() {
 }
 
 void Event::require_usable() const {
+    if (usable()) [[likely]]
+        return;
     if (!open_) raise_closed("this Event is closed");
-    if (!usable())
-        raise_closed("this Event is gone: the simulated GPU was reset after it was made");
+    device_->session().require_own_process("this Event");
+    raise_closed("this Event is gone: the simulated GPU was reset after it was made");
 }
 
 void Event::close() {

@@ -20,8 +20,11 @@ class Event {
     CUevent handle() const { return handle_; }
     const std::shared_ptr<Device>& device() const { return device_; }
 
-    // False after close() and after a reset of the simulated GPU.
-    bool usable() const { return open_ && epoch_ == device_->session().epoch(); }
+    // False after close(), after a reset of the simulated GPU, and in a forked child.
+    bool usable() const {
+        const Session& session = device_->session();
+        return open_ && epoch_ == session.epoch() && !session.forked();
+    }
     // Raises ClosedError unless usable.
     void require_usable() const;
     // Raises DriverError.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "bindings/arguments.h"
 #include "bindings/device_buffer.h"
 #include "bindings/dlpack.h"
 #include "bindings/gil.h"
@@ -84,27 +85,21 @@ nb::object capsule_of(nb::handle buffer, const dlpack::Device& device,
 bool is_before_version_1(nb::handle max_version) {
     if (max_version.is_none()) return true;
     if (!nb::isinstance<nb::tuple>(max_version) || nb::len(max_version) != 2) {
-        throw nb::type_error("max_version is a tuple (major, minor) or None");
+        refuse_type(max_version, "max_version", "a tuple (major, minor) or None");
     }
-    return nb::cast<int64_t>(nb::borrow<nb::tuple>(max_version)[0]) < 1;
+    const nb::object major = nb::borrow<nb::tuple>(max_version)[0];
+    return Argument<int64_t>::from(major, "the major number of max_version") < 1;
 }
 
 // The stream that a consumer names by its number; none where it orders itself.
 std::optional<CUstream> consumer_stream(nb::handle stream) {
     if (stream.is_none()) return VRAMKIT_STREAM_LEGACY;
-    if (!nb::isinstance<nb::int_>(stream)) {
-        throw nb::type_error(
-            "stream is None or a number: -1 (no order), 1 (legacy default stream), 2 (per-thread "
-            "default stream) or a handle");
-    }
-    const auto number = nb::cast<int64_t>(stream);
+    constexpr const char* allowed =
+        "None or an integer: -1 (no order), 1 (legacy default stream), 2 (per-thread default "
+        "stream) or a handle";
+    const int64_t number = signed_argument(stream, "stream", -1, INT64_MAX, allowed);
     if (number == -1) return std::nullopt;
-    if (number <= 0) {
-        const std::string text = "stream is " + std::to_string(number) +
-                                 "; it may be None, -1 (no order), 1 (legacy default stream), 2 "
-                                 "(per-thread default stream) or a handle";
-        throw nb::value_error(text.c_str());
-    }
+    if (number == 0) refuse_value(stream, "stream", allowed);
     return reinterpret_cast<CUstream>(number);
 }
 
@@ -126,7 +121,7 @@ nb::object export_dlpack(nb::handle buffer, nb::handle stream, nb::handle max_ve
                "; a Buffer is exported where it is: (" + std::to_string(device.first) + ", " +
                std::to_string(device.second) + ")");
     }
-    if (!copy.is_none() && nb::cast<bool>(copy)) {
+    if (!copy.is_none() && bool_argument(copy, "copy")) {
         refuse("copy is True; a Buffer exports its own memory: copy it after that");
     }
     if (consumer) {

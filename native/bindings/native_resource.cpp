@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/sizes.h"
+#include "bindings/arguments.h"
 #include "bindings/errors.h"
 #include "bindings/stream.h"
 
@@ -39,17 +40,12 @@ namespace {
 }  // namespace
 
 uint64_t positive(nb::handle number, const char* what) {
-    const nb::object index = nb::steal(PyNumber_Index(number.ptr()));
-    if (!index.is_valid()) throw nb::python_error();
-    int overflow = 0;
-    const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-    if (overflow == 0 && value > 0) return static_cast<uint64_t>(value);
-    const std::string text = std::string(what) + " is " + nb::str(index).c_str() +
-                             "; it may be 1 to " + std::to_string(kLargestRequest);
-    throw nb::value_error(text.c_str());
+    static const std::string allowed = "an integer from 1 to " + std::to_string(kLargestRequest);
+    return unsigned_argument(number, what, 1, INT64_MAX, allowed.c_str());
 }
 
 uint64_t pointer(nb::handle number) {
+    if (!PyIndex_Check(number.ptr())) refuse_type(number, "address", "an integer");
     const nb::object index = nb::steal(PyNumber_Index(number.ptr()));
     if (!index.is_valid()) throw nb::python_error();
     const unsigned long long value = PyLong_AsUnsignedLongLong(index.ptr());
@@ -76,8 +72,6 @@ std::string NativeResource::describe(nb::handle self, bool closed) const {
     return std::string("<") + nb::str(type).c_str() + " on " + device_text_ +
            (closed ? ", closed>" : ">");
 }
-
-bool NativeResource::forked() const { return fork_.forked(); }
 
 void NativeResource::require_present() const {
     if (gone()) {

@@ -10,7 +10,6 @@
 #include <string>
 
 #include "base/failure.h"
-#include "base/fork.h"
 #include "base/stream_ref.h"
 #include "bindings/device.h"
 
@@ -44,7 +43,7 @@ class NativeResource {
 
   protected:
     bool gone() const { return epoch_ != device_->session().epoch(); }
-    bool forked() const;
+    bool forked() const { return device_->session().forked(); }
     // Raises ClosedError where it is lost.
     void require_present() const;
     // Our own streams know their id; of a foreign one the driver is asked. Raises.
@@ -58,7 +57,6 @@ class NativeResource {
     std::string device_text_;
     const char* name_;
     uint64_t epoch_;
-    ForkGuard fork_;
 };
 
 }  // namespace vramkit

@@ -1,30 +1,52 @@
-// An opened driver as the bound objects share it, with the count of its lives: the simulated GPU
-// forgets every handle on a reset, and an object of an earlier life must not touch a later one.
+// An opened driver and the life that its objects belong to. The simulated GPU forgets every handle
+// on a reset, and an object of an earlier life must not touch a later one; a forked child has no
+// driver at all.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <utility>
 
+#include "base/fork.h"
 #include "driver/driver.h"
 
 namespace vramkit {
 
 class Session {
   public:
-    explicit Session(std::shared_ptr<Driver> driver) : driver_(std::move(driver)) {}
+    explicit Session(std::shared_ptr<Driver> driver);
 
     const Driver& driver() const { return *driver_; }
     const std::shared_ptr<Driver>& shared_driver() const { return driver_; }
     const DriverTable& call() const { return driver_->call(); }
 
+    bool simulated() const { return simulated_; }
     uint64_t epoch() const { return epoch_.load(std::memory_order_acquire); }
     void begin_next_epoch() { epoch_.fetch_add(1, std::memory_order_acq_rel); }
 
+    // True in a child that was forked off the process that opened the driver: CUDA does not survive
+    // that, so no call is made there.
+    bool forked() const { return fork_.forked(); }
+    // Raises ClosedError in a forked child, of the driver or of an object of it ("this Stream").
+    void require_own_process(const char* what = "the driver") const {
+        if (forked()) [[unlikely]]
+            refuse_forked(what);
+    }
+
+    // A wait takes real time: not on the virtual clock of the simulated GPU, where it is one call
+    // that returns at once. The simulated GPU is asked once an epoch.
+    bool waits_in_real_time() const;
+
   private:
+    [[noreturn]] static void refuse_forked(const char* what);
+    bool has_wall_clock() const;
+
     std::shared_ptr<Driver> driver_;
+    bool simulated_;
+    ForkGuard fork_;
     std::atomic<uint64_t> epoch_{0};
+    // Epoch + 1 of the last answer, doubled, plus the answer; 0: never asked.
+    mutable std::atomic<uint64_t> wall_clock_{0};
 };
 
 }  // namespace vramkit

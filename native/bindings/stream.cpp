@@ -38,10 +38,11 @@ Stream::~Stream() {
 }
 
 void Stream::require_usable() const {
+    if (usable()) [[likely]]
+        return;
     if (!open_) raise_closed("this Stream is closed");
-    if (!usable()) {
-        raise_closed("this Stream is gone: the simulated GPU was reset after it was made");
-    }
+    device_->session().require_own_process("this Stream");
+    raise_closed("this Stream is gone: the simulated GPU was reset after it was made");
 }
 
 void Stream::close() {

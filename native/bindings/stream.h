@@ -34,8 +34,11 @@ class Stream {
     // The per-thread default stream is another stream, with another id, on every thread.
     bool per_thread() const { return handle_ == VRAMKIT_STREAM_PER_THREAD; }
 
-    // False after close() and after a reset of the simulated GPU.
-    bool usable() const { return open_ && epoch_ == device_->session().epoch(); }
+    // False after close(), after a reset of the simulated GPU, and in a forked child.
+    bool usable() const {
+        const Session& session = device_->session();
+        return open_ && epoch_ == session.epoch() && !session.forked();
+    }
     // Raises ClosedError unless usable.
     void require_usable() const;
     // Destroys an owned stream; work that it still holds runs to its end. Raises DriverError.

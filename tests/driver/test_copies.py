@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import array
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
 import pytest
 
-from vramkit.driver import Device, Driver, DriverError, Span
+from vramkit import Pool
+from vramkit.driver import ClosedError, Device, Driver, DriverError, Span
 
 DATA = bytes(range(256)) * 16
 
@@ -80,6 +82,52 @@ def test_addresses_and_spans_are_places(device: Device) -> None:
         assert pinned.read() == b"56785678"
 
 
+def test_buffers_of_a_pool_and_parts_of_them_are_places(driver: Driver, device: Device) -> None:
+    with (
+        Pool(device=device, background=False) as pool,
+        device.alloc_pinned(16) as pinned,
+        device.stream() as stream,
+        pool.allocate(16, stream=stream) as buffer,
+        pool.allocate(16, stream=stream) as other,
+    ):
+        pinned.write(b"0123456789abcdef")
+        if driver.sim is not None:
+            driver.sim.reset_call_counts()
+        device.copy(buffer, pinned, stream=stream)
+        device.copy(other, buffer, stream=stream)
+        device.copy(other.at(4, 8), buffer.at(8), stream=stream)
+        device.copy(pinned, other, stream=stream)
+        stream.synchronize()
+        assert pinned.read() == b"012389abcdefcdef"
+        if driver.sim is not None:
+            assert "cuPointerGetAttribute" not in driver.sim.call_counts()
+        assert buffer.at(4, 8) == Span(buffer.address + 4, 8, "device")
+        assert buffer.at(16) == Span(buffer.address + 16, 0, "device")
+        for offset, nbytes in ((17, None), (0, 17), (9, 8)):
+            with pytest.raises(ValueError, match="the Buffer has 16 bytes"):
+                buffer.at(offset, nbytes)
+        buffer.close()
+        with pytest.raises(ClosedError, match="Buffer is closed"):
+            device.copy(pinned, buffer)
+        with pytest.raises(ClosedError, match="Buffer is closed"):
+            buffer.at()
+
+
+def test_whatever_has_an_address_and_a_size_is_a_place(device: Device) -> None:
+    with device.alloc(8) as memory, device.alloc_pinned(8) as pinned:
+        pinned.write(b"12345678")
+        device.copy(
+            SimpleNamespace(address=memory.address, nbytes=8),
+            SimpleNamespace(address=numpy.uint64(pinned.address), nbytes=numpy.int64(8)),
+        )
+        pinned.write(bytes(8))
+        device.copy(pinned, memory)
+        device.synchronize()
+        assert pinned.read() == b"12345678"
+        with pytest.raises(TypeError, match="the address of src is 'here'; it may be an integer"):
+            device.copy(pinned, SimpleNamespace(address="here", nbytes=8))
+
+
 def test_size_is_that_of_the_source_and_must_fit(device: Device) -> None:
     with device.alloc(8) as memory:
         device.fill(memory, 1)
@@ -95,7 +143,7 @@ def test_size_is_that_of_the_source_and_must_fit(device: Device) -> None:
             device.copy(memory, b"ab", 3)
         with pytest.raises(TypeError, match="needs nbytes"):
             device.copy(memory.address, memory.address)
-        with pytest.raises(ValueError, match="negative"):
+        with pytest.raises(ValueError, match="nbytes is -1; it may be an integer from 0"):
             device.copy(memory, b"ab", -1)
 
 
@@ -134,8 +182,8 @@ def test_fill_sets_words(device: Device, width: int, value: int, streamed: bool)
 def test_bad_fills_are_refused(device: Device) -> None:
     with device.alloc(8) as memory:
         for value, width, nbytes, text in (
-            (256, 1, None, "1 bytes"),
-            (-1, 4, None, "without a sign"),
+            (256, 1, None, "value is 256; it may be an integer from 0 to 255"),
+            (-1, 4, None, "value is -1; it may be an integer from 0 to 4294967295"),
             (0, 3, None, "1, 2 or 4"),
             (0, 4, 6, "multiple"),
             (0, 1, 9, "has 8"),

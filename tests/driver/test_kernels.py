@@ -66,11 +66,11 @@ def test_spin_takes_its_time(device: Device) -> None:
 
 def test_bad_arguments_are_refused(device: Device) -> None:
     with device.alloc(16) as data, device.stream() as stream:
-        with pytest.raises(ValueError, match="there are 16"):
+        with pytest.raises(ValueError, match="dst has 16"):
             device.kernels.fill(data, 5, 0, stream=stream)
-        with pytest.raises(ValueError, match="32 bits"):
+        with pytest.raises(ValueError, match="from 0 to 4294967295"):
             device.kernels.fill(data, 4, 1 << 32, stream=stream)
-        with pytest.raises(ValueError, match="negative"):
+        with pytest.raises(ValueError, match="nanoseconds is -1; it may be"):
             device.kernels.spin(-1, stream=stream)
         with pytest.raises(DriverError) as caught:
             device.kernels.spin(1, stream=stream, threads=100_000)

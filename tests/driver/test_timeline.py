@@ -84,7 +84,7 @@ def test_one_timeline_at_a_time(device: Device) -> None:
 def test_chrome_trace_has_lanes_as_threads(device: Device, tmp_path: Path) -> None:
     timeline = overlap(device)
     path = tmp_path / "trace.json"
-    timeline.write(path)
+    timeline.save(path)
     trace = json.loads(path.read_text("utf-8"))
     assert trace == timeline.to_chrome_trace()
     events = trace["traceEvents"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy
 import pytest
 
 from vramkit import Pool
@@ -123,6 +124,7 @@ def one_block(**fields: Any) -> str:
         (one_block(bytes=4 * MIB), "does not lie in an extent"),
         (one_block(bytes=0), "blocks overlap, or are out of order"),
         (changed(blocks=[layouts.block(BASE, KIB8, "idle", -1)] * 2), "blocks overlap"),
+        (changed(stacks={str(BASE + 1): ["f"]}), "which is of no live block"),
     ],
 )
 def test_a_bad_file_is_one_clear_error(content: str, reason: str, tmp_path: Path) -> None:
@@ -198,10 +200,14 @@ def test_the_legacy_stream_has_a_name_and_no_id(pool: Pool) -> None:
     assert (stream.kind, stream.id, stream.name) == ("legacy", 0, "legacy default stream")
 
 
-def test_stacks_are_kept_of_live_blocks_only(pool: Pool, device: Device) -> None:
+def test_stacks_are_of_live_blocks(pool: Pool, device: Device) -> None:
     kept, freed = pool.malloc(5000), pool.malloc(5000)
     pool.free(freed)
-    taken = pool.snapshot(stacks={kept: ("a.py:1 in f",), freed: ("b.py:1 in g",), 17: ("c",)})
+    for address in (freed, 17):
+        words = f"stacks has the address {address:#x}, which is of no live block"
+        with pytest.raises(ValueError, match=words):
+            pool.snapshot(stacks={kept: ("a.py:1 in f",), address: ("b.py:1 in g",)})
+    taken = pool.snapshot(stacks={numpy.uint64(kept): ("a.py:1 in f",)})  # type: ignore[dict-item]
     assert taken.stacks == {kept: ["a.py:1 in f"]}
     assert taken.device == device.name and taken.driver == device.driver.description
     pool.free(kept)

@@ -179,7 +179,7 @@ def test_a_block_that_is_not_handed_out_does_not_count(below: FixedPool) -> None
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_is_a_byte_or_more(below: FixedPool, limit: int) -> None:
-    with pytest.raises(ValueError, match=f"limit is {limit}; it may be 1 byte or more"):
+    with pytest.raises(ValueError, match=f"limit is {limit}; it may be an integer from 1"):
         Limit(below, limit)
 
 
@@ -230,7 +230,7 @@ def test_the_report_groups_by_stack(below: FixedPool) -> None:
 
 @pytest.mark.parametrize("depth", [0, -3])
 def test_a_stack_has_a_frame(below: FixedPool, depth: int) -> None:
-    with pytest.raises(ValueError, match=f"depth is {depth}; it may be 1 or more"):
+    with pytest.raises(ValueError, match=f"depth is {depth}; it may be an integer from 1"):
         Tracking(below, depth=depth)
 
 

@@ -197,8 +197,8 @@ def test_our_stream_that_ended_costs_a_wait(resource: Resource, device: Device) 
     [
         ({"stream": 0}, ValueError, "stream is 0"),
         ({"stream": -2}, ValueError, "stream is -2"),
-        ({"stream": "1"}, TypeError, "stream is None or a number"),
-        ({"max_version": 1}, TypeError, "max_version is a tuple"),
+        ({"stream": "1"}, TypeError, "it may be None or an integer: -1"),
+        ({"max_version": 1}, TypeError, "it may be a tuple"),
         ({"dl_device": (1, 0)}, BufferError, r"dl_device is \(1, 0\); .* \(2, 0\)"),
         ({"copy": True}, BufferError, "copy is True"),
     ],

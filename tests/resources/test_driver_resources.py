@@ -70,14 +70,14 @@ def test_a_shared_pool_gets_its_threshold_back(device: Device) -> None:
 
 @pytest.mark.parametrize("threshold", [-1, 2**64])
 def test_thresholds_that_are_none(device: Device, threshold: int) -> None:
-    with pytest.raises(ValueError, match=f"release_threshold is {threshold}; it may be None, or 0"):
+    with pytest.raises(ValueError, match=f"is {threshold}; it may be None, or an integer from 0"):
         AsyncResource(device=device, release_threshold=threshold)
 
 
 def test_things_that_are_no_settings(device: Device) -> None:
     given: Any
     for given in ("x", 1.5, b""):
-        with pytest.raises(TypeError, match=r"release_threshold is .*; it may be None, or 0 to"):
+        with pytest.raises(TypeError, match=r"threshold is .*; it may be None, or an integer"):
             AsyncResource(device=device, release_threshold=given)
         with pytest.raises(TypeError, match=r"shared is .*; it may be True or False"):
             AsyncResource(device=device, shared=given)

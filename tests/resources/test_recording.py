@@ -63,7 +63,7 @@ def test_what_is_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     for data in (b"", b"vkTRACE\n", b"something else that is long enough"):
         path.write_bytes(data)
-        with pytest.raises(ValueError, match="is no trace of vramkit"):
+        with pytest.raises(ValueError, match="is not a trace of vramkit"):
             read_trace(path)
     path.write_bytes(HEADER.pack(b"vkTRACE\n", 99, RECORD.size, 0))
     with pytest.raises(ValueError, match="version 99"):

@@ -11,9 +11,17 @@ from vramkit._core import Event, Stream
 from vramkit.driver.host_memory import PinnedMemory, RegisteredMemory
 from vramkit.driver.kernels import Kernels
 from vramkit.driver.memory import DeviceMemory
-from vramkit.driver.places import Addressed, Place, copy_size, locate
+from vramkit.driver.operands import Addressed, Operand, addressed, copy_size, locate
 from vramkit.driver.timeline import SPANS_KEPT, EventRecorder, Timeline
-from vramkit.driver.types import MemoryInfo, SupportsBuffer, SupportsCudaStream, size
+from vramkit.driver.types import (
+    MemoryInfo,
+    SupportsBuffer,
+    SupportsCudaStream,
+    integer,
+    size,
+    truth,
+    whole,
+)
 from vramkit.driver.virtual_memory import AddressRange, PhysicalMemory
 
 if TYPE_CHECKING:
@@ -48,6 +56,8 @@ class Device(_core.Device):
         self.recorder: EventRecorder | None = None
 
     def __repr__(self) -> str:
+        if self.forked:
+            return f"<Device {self.ordinal} of the parent process>"
         return f"<Device {self.ordinal}: {self.name}; {self.driver.description}>"
 
     @property
@@ -71,16 +81,20 @@ class Device(_core.Device):
                     f"{', '.join(sorted(ATTRIBUTES))}"
                 )
             which = ATTRIBUTES[name]
-        return _core.device_attribute(self, which)
+        number = whole(which, "which", "the name or the number of an attribute")
+        return _core.device_attribute(self, number)
 
     def memory_info(self) -> MemoryInfo:
+        """Free and total bytes of the card."""
         return MemoryInfo(*_core.memory_info(self))
 
     # Streams and events
 
     def stream(self, *, blocking: bool = False, priority: int = 0) -> Stream:
         """A new stream; a blocking one is ordered with the legacy default stream."""
-        return _core.create_stream(self, blocking, priority)
+        return _core.create_stream(
+            self, truth(blocking, "blocking"), integer(priority, "priority", -(2**31), 2**31 - 1)
+        )
 
     @property
     def legacy_stream(self) -> Stream:
@@ -94,14 +108,16 @@ class Device(_core.Device):
 
     def event(self, *, timing: bool = True) -> Event:
         """A new event; without timing it is cheaper, and elapsed_since() fails."""
-        return _core.create_event(self, timing)
+        return _core.create_event(self, truth(timing, "timing"))
 
     # Memory
 
     def alloc(self, nbytes: int) -> DeviceMemory:
+        """Memory on the card, by cuMemAlloc; a pool is faster and frees without a wait."""
         return DeviceMemory(self, size(nbytes))
 
     def alloc_pinned(self, nbytes: int) -> PinnedMemory:
+        """Host memory that the card reads and writes at the full rate of the link."""
         return PinnedMemory(self, size(nbytes))
 
     def register(
@@ -116,22 +132,24 @@ class Device(_core.Device):
         return _core.virtual_granularity(self)
 
     def reserve(self, nbytes: int) -> AddressRange:
+        """Addresses without memory; AddressRange.map() puts memory there."""
         return AddressRange(self, size(nbytes))
 
     def create(self, nbytes: int) -> PhysicalMemory:
+        """Memory without an address."""
         return PhysicalMemory(self, size(nbytes))
 
     # Work
 
     def copy(
         self,
-        dst: Place,
-        src: Place,
+        dst: Operand,
+        src: Operand,
         nbytes: int | None = None,
         *,
         stream: SupportsCudaStream | None = None,
     ) -> None:
-        """Copy bytes between memory objects, spans, addresses and buffer objects.
+        """Copy bytes between memory, spans, Buffers of a pool, addresses and buffer objects.
 
         Without nbytes, the whole source; it must fit. An address is that of device, pinned or
         registered memory; pageable memory is passed as a buffer object (bytes, bytearray, array).
@@ -156,12 +174,11 @@ class Device(_core.Device):
         stream: SupportsCudaStream | None = None,
     ) -> None:
         """Set every 1-, 2- or 4-byte word to a value. Without nbytes, the whole destination."""
+        width = integer(width, "width")
         if width not in (1, 2, 4):
             raise ValueError(f"width is {width}; it may be 1, 2 or 4 bytes")
-        if not 0 <= value < 1 << 8 * width:
-            raise ValueError(f"value is {value}; it must fit into {width} bytes without a sign")
-        target = dst if isinstance(dst, int) else dst.address
-        known = None if isinstance(dst, int) else dst.nbytes
+        value = integer(value, "value", 0, (1 << 8 * width) - 1)
+        target, known = addressed(dst, "dst")
         if nbytes is None and known is None:
             raise TypeError("fill() of an address needs nbytes")
         count = known if nbytes is None else size(nbytes)
@@ -184,7 +201,7 @@ class Device(_core.Device):
     def recorded(
         self, name: str, lane: str, stream: SupportsCudaStream | None, nbytes: int
     ) -> AbstractContextManager[None]:
-        """Brackets an operation for the timeline of a real card, where one is being recorded."""
+        """Encloses an operation with events, where a timeline of a real card is recorded."""
         if self.recorder is None:
             return NOT_RECORDED
         return self.recorder.operation(name, lane, stream, nbytes)

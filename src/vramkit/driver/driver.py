@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from operator import index
 from threading import Lock
 from typing import TYPE_CHECKING, Literal
 
 from vramkit import _core
 from vramkit.driver.device import Device
 from vramkit.driver.simulator import Simulator
+from vramkit.driver.types import Owner, whole
 
 if TYPE_CHECKING:
     from vramkit.driver.timeline import Timeline
 
 
-class Driver:
+class Driver(Owner):
     """One libcuda.so.1, NVIDIA's or the simulated one; open() gives it."""
 
     def __init__(self, session: _core.Session) -> None:
@@ -51,6 +51,8 @@ class Driver:
         return f"simulated GPU, profile {settings.profile}, {settings.clock} clock, {number}"
 
     def __repr__(self) -> str:
+        if self.session.forked:
+            return "<Driver of the parent process>"
         return f"<Driver: {self.description}>"
 
     def device_count(self) -> int:
@@ -58,7 +60,7 @@ class Driver:
 
     def device(self, ordinal: int = 0) -> Device:
         """The same object for the same ordinal."""
-        ordinal = index(ordinal)
+        ordinal = whole(ordinal, "ordinal", "the number of a device")
         # Asked every time: a reset of the simulated GPU may have taken the device away. The driver
         # refuses a number that is too large; a C int must hold it.
         handle = _core.find_device(self.session, max(-1, min(ordinal, 2**31 - 1)))
@@ -68,6 +70,7 @@ class Driver:
             return self._devices[ordinal]
 
     def begin_timeline(self, timeline: Timeline) -> None:
+        self.session.require_own_process()  # in a forked child nobody may let go of the lock
         with self._lock:
             if self._timeline is not None:
                 raise RuntimeError("a timeline of this driver is being recorded already")

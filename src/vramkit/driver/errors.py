@@ -18,7 +18,7 @@ class DriverError(RuntimeError):
 
 
 class OutOfMemoryError(DriverError, MemoryError):
-    """The driver has not enough memory for the call."""
+    """The driver does not have enough memory for the call."""
 
 
 class DriverNotFoundError(RuntimeError):
@@ -26,4 +26,4 @@ class DriverNotFoundError(RuntimeError):
 
 
 class ClosedError(RuntimeError):
-    """An object was used after close(), or after a reset of the simulated GPU took it away."""
+    """An object was used after close(), a reset of the simulated GPU, or in a forked child."""

@@ -6,8 +6,10 @@ import weakref
 from typing import TYPE_CHECKING, ClassVar, SupportsIndex
 
 from vramkit import _core
+from vramkit.driver.errors import DriverError
 from vramkit.driver.memory import Memory
-from vramkit.driver.types import Kind, SupportsBuffer, size, within
+from vramkit.driver.operands import is_buffer, is_number
+from vramkit.driver.types import Kind, SupportsBuffer, integer, shown, size, truth, within
 
 if TYPE_CHECKING:
     from vramkit.driver.device import Device
@@ -35,6 +37,8 @@ class HostMemory(Memory):
 
     def write(self, data: SupportsBuffer, offset: int = 0) -> None:
         """Put bytes at an offset."""
+        if not is_buffer(data):
+            raise TypeError(f"data is {shown(data)}; it may be a buffer object, such as bytes")
         with memoryview(data).cast("B") as source:
             offset, nbytes = self._touch(offset, len(source), write=True)
             with self._range.view() as view:
@@ -47,7 +51,7 @@ class HostMemory(Memory):
 
         The checker takes it as one write (or, with readonly, one read) of the whole at this moment.
         """
-        offset, nbytes = self._touch(offset, nbytes, write=not readonly)
+        offset, nbytes = self._touch(offset, nbytes, write=not truth(readonly, "readonly"))
         whole = self._range.view()
         view = whole[offset : offset + nbytes]
         whole.release()
@@ -68,8 +72,8 @@ class HostMemory(Memory):
         return start, length
 
     def close(self) -> None:
-        """Give it back and release the views. Raises BufferError where somebody (a NumPy array,
-        a slice) still looks through one of them: the memory would vanish under it."""
+        """Free it and release the views. Raises BufferError while a NumPy array or a slice still
+        uses one of them: its memory would be gone."""
         if not self.closed:
             self._release_views()
         super().close()
@@ -94,18 +98,23 @@ class PinnedMemory(HostMemory):
 
 class RegisteredMemory(HostMemory):
     """The caller's memory, pinned where it is until this is closed; closing waits for work in
-    flight. A buffer object is held meanwhile; a bare address must stay valid by the caller's care.
+    flight. A buffer object is held meanwhile; memory given by address is the caller's to keep.
     """
 
     def __init__(
         self, device: Device, buffer: SupportsBuffer | int, nbytes: int | None = None
     ) -> None:
         self._held: _core.Buffer | None = None
-        if isinstance(buffer, int):
+        if is_number(buffer):
             if nbytes is None:
                 raise TypeError("register() needs nbytes with an address")
-            address, length = buffer, size(nbytes)
+            address, length = integer(buffer, "buffer"), size(nbytes)
         else:
+            if not is_buffer(buffer):
+                raise TypeError(
+                    f"buffer is {shown(buffer)}; it may be a writable buffer object, or an address "
+                    "with nbytes"
+                )
             self._held = _core.Buffer(buffer, True)
             address = self._held.address
             _, length = within(self._held.nbytes, 0, nbytes)
@@ -115,6 +124,20 @@ class RegisteredMemory(HostMemory):
     def _release(self) -> None:
         try:
             _core.memory_unregister(self.device, self._address)
-        finally:
+        except DriverError:
+            self._let_go()
+            raise
+        except BaseException:
+            # A signal handler's: the call still waits, and the card may use the memory meanwhile.
             if self._held is not None:
-                self._held.release()
+                _held_for_good.append(self._held)
+            raise
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            self._held.release()
+
+
+_held_for_good: list[_core.Buffer] = []
+"""Memory whose unregistering was interrupted."""

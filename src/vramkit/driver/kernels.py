@@ -6,16 +6,14 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from vramkit import _core
-from vramkit.driver.memory import Memory
-from vramkit.driver.types import Span, SupportsCudaStream, size
+from vramkit.driver.operands import Addressed, addressed
+from vramkit.driver.types import Owner, SupportsCudaStream, integer, size
 
 if TYPE_CHECKING:
     from vramkit.driver.device import Device
 
-Words = Memory | Span | int
 
-
-class Kernels:
+class Kernels(Owner):
     """Kernels of a device, loaded on first use. All of them run in the order of `stream`.
 
     Memory kernels take 32-bit words and by default enough blocks to fill the card.
@@ -36,7 +34,7 @@ class Kernels:
 
     def fill(
         self,
-        dst: Words,
+        dst: Addressed,
         count: int,
         value: int,
         *,
@@ -45,15 +43,15 @@ class Kernels:
         threads: int = 256,
     ) -> None:
         """Set `count` words to `value`."""
-        if not 0 <= value < 1 << 32:
-            raise ValueError(f"value is {value}; it must fit into 32 bits without a sign")
-        self._launch("vk_fill", stream, blocks, threads, words(dst, count), count, value)
+        value = integer(value, "value", 0, 2**32 - 1)
+        count = size(count, "count")
+        self._launch("vk_fill", stream, blocks, threads, words(dst, count, "dst"), count, value)
 
     def add(
         self,
-        dst: Words,
-        a: Words,
-        b: Words,
+        dst: Addressed,
+        a: Addressed,
+        b: Addressed,
         count: int,
         *,
         stream: SupportsCudaStream,
@@ -61,12 +59,13 @@ class Kernels:
         threads: int = 256,
     ) -> None:
         """dst = a + b, word by word, modulo 2**32."""
-        places = words(dst, count), words(a, count), words(b, count)
+        count = size(count, "count")
+        places = words(dst, count, "dst"), words(a, count, "a"), words(b, count, "b")
         self._launch("vk_add", stream, blocks, threads, *places, count)
 
     def sweep(
         self,
-        data: Words,
+        data: Addressed,
         count: int,
         rounds: int = 1,
         *,
@@ -75,21 +74,22 @@ class Kernels:
         threads: int = 256,
     ) -> None:
         """Read and write each word `rounds` times: bound by the card's memory."""
-        rounds = size(rounds, "rounds")
-        self._launch("vk_sweep", stream, blocks, threads, words(data, count), count, rounds)
+        count, rounds = size(count, "count"), size(rounds, "rounds")
+        self._launch("vk_sweep", stream, blocks, threads, words(data, count, "data"), count, rounds)
 
     def checksum(
         self,
-        src: Words,
+        src: Addressed,
         count: int,
-        out: Words,
+        out: Addressed,
         *,
         stream: SupportsCudaStream,
         blocks: int | None = None,
         threads: int = 256,
     ) -> None:
         """Add the sum of `count` words to the 64-bit word at `out`, modulo 2**64."""
-        places = words(src, count), count, words(out, 2)
+        count = size(count, "count")
+        places = words(src, count, "src"), count, words(out, 2, "out")
         self._launch("vk_checksum", stream, blocks, threads, *places)
 
     def _launch(
@@ -102,8 +102,8 @@ class Kernels:
     ) -> None:
         device = self._device
         function = self._function(name)
-        grid = self._blocks if blocks is None else size(blocks, "blocks")
-        block = size(threads, "threads")
+        grid = self._blocks if blocks is None else integer(blocks, "blocks", 0, 2**32 - 1)
+        block = integer(threads, "threads", 0, 2**32 - 1)
         with device.recorded(name, "compute", stream, 0):
             _core.launch(device, function, grid, block, stream, list(arguments))
 
@@ -120,11 +120,9 @@ class Kernels:
         return self._functions[name]
 
 
-def words(place: Words, count: int) -> int:
+def words(place: Addressed, count: int, what: str) -> int:
     """The address of `count` words, checked against the size where that is known."""
-    count = size(count, "count")
-    if isinstance(place, int):
-        return place
-    if count * 4 > place.nbytes:
-        raise ValueError(f"{count} words take {count * 4} bytes; there are {place.nbytes}")
-    return place.address
+    address, nbytes = addressed(place, what)
+    if nbytes is not None and count * 4 > nbytes:
+        raise ValueError(f"{count} words take {count * 4} bytes; {what} has {nbytes}")
+    return address

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from vramkit import _core
 from vramkit.driver.errors import ClosedError
-from vramkit.driver.types import Kind, Span, within
+from vramkit.driver.types import Kind, Owner, Span, within
 
 if TYPE_CHECKING:
     from vramkit.driver.device import Device
 
 
-class Resource(ABC):
+class Resource(Owner, ABC):
     """Something of the driver that must be given back: once, by close() or a with statement.
 
     Dropped without that, it is given back with a ResourceWarning. After close() every use raises
-    ClosedError; a reset of the simulated GPU closes everything made before it.
+    ClosedError; a reset of the simulated GPU closes everything made before it. In a forked child
+    everything is closed: nothing is given back there, and nothing is said.
     """
 
     _released = True  # until __init__ has got what it asked for
@@ -35,11 +36,16 @@ class Resource(ABC):
 
     @property
     def closed(self) -> bool:
-        return self._released or self._epoch != self.device.epoch
+        return self._released or self._epoch != self.device.epoch or self.device.forked
 
     def _require_open(self) -> None:
         if self._released:
             raise ClosedError(f"this {type(self).__name__} is closed")
+        if self.device.forked:
+            raise ClosedError(
+                f"this {type(self).__name__} belongs to the parent process: a forked child cannot "
+                'use it; start children by "spawn"'
+            )
         if self._epoch != self.device.epoch:
             raise ClosedError(
                 f"this {type(self).__name__} is gone: the simulated GPU was reset after it was made"

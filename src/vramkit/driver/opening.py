@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from operator import index
 from pathlib import Path
 from threading import Lock
 
 from vramkit import _core
 from vramkit.driver.device import Device
 from vramkit.driver.driver import Driver
-from vramkit.driver.errors import ClosedError, DriverError, DriverNotFoundError
+from vramkit.driver.errors import DriverError, DriverNotFoundError
+from vramkit.driver.types import shown, whole
 
 HINT = (
     "To work without an NVIDIA GPU, choose the simulated one: VRAMKIT_DRIVER=sim, "
@@ -19,16 +19,6 @@ HINT = (
 
 _lock = Lock()
 _opened: dict[str, Driver] = {}
-_forked = False
-"""In a child whose parent has opened a driver: CUDA does not survive that."""
-
-
-def _note_fork() -> None:
-    global _forked
-    _forked = _forked or bool(_opened)
-
-
-os.register_at_fork(after_in_child=_note_fork)
 
 
 def open(spec: str | None = None) -> Driver:
@@ -54,6 +44,8 @@ def open(spec: str | None = None) -> Driver:
 
 def parse_spec(spec: str) -> tuple[str, str | None]:
     """Kind and profile. Raises ValueError."""
+    if not isinstance(spec, str):
+        raise TypeError(f'the driver is {shown(spec)}; it may be "cuda", "sim" or "sim:PROFILE"')
     kind, colon, profile = spec.partition(":")
     if kind == "sim" and (profile or not colon):
         return kind, profile or None
@@ -83,19 +75,14 @@ def device_of(given: Device | int | None) -> Device:
     _refuse_forked()
     if isinstance(given, Device):
         return given
-    try:
-        ordinal = 0 if given is None else index(given)
-    except TypeError:
-        raise TypeError(f"device is {given!r}; it may be a Device, an int or None") from None
+    ordinal = 0 if given is None else whole(given, "device", "a Device, an int or None")
     return open().device(ordinal)
 
 
 def _refuse_forked() -> None:
-    if _forked:
-        raise ClosedError(
-            "the driver belongs to the parent process: a forked child cannot use it; "
-            'start children by "spawn"'
-        )
+    """CUDA does not survive a fork: a child cannot use the parent's driver, nor open it again."""
+    for driver in _opened.values():
+        driver.session.require_own_process()
 
 
 def _open_cuda() -> Driver:

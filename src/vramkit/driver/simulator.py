@@ -12,9 +12,7 @@ import msgspec
 
 from vramkit import _core
 from vramkit.driver.reports import Report
-from vramkit.driver.types import SupportsCudaStream
-
-ALL = (1 << 64) - 1
+from vramkit.driver.types import MOST, Owner, SupportsCudaStream, integer, number, truth
 
 
 class SimulatorSettings(msgspec.Struct):
@@ -38,7 +36,7 @@ class _Refusal(msgspec.Struct):
     error: str = ""
 
 
-class Simulator:
+class Simulator(Owner):
     """Driver.sim: resets, the clock, the checker's reports, faults on demand and counters."""
 
     def __init__(self, session: _core.Session) -> None:
@@ -58,16 +56,15 @@ class Simulator:
         stacks: Literal["off", "python", "native"] = "off",
         reports: str | Path | None = None,
     ) -> None:
-        """Forget everything and start anew.
+        """Forget everything and start again.
 
         Streams, events and memory made before are gone and say so when used; Device objects
         live on. `scale` is simulated seconds a real second on the wall clock; `data=False` keeps
         sizes and times only; `capacity` is bytes, or text such as "4GiB"; `reports` is a file
         written at exit.
         """
-        for name, value in (("checker", checker), ("data", data)):
-            if not isinstance(value, bool):
-                raise TypeError(f"{name} is {value!r}; it may be True or False")
+        truth(checker, "checker")
+        truth(data, "data")
         settings: dict[str, object] = {
             "profile": fspath(profile),
             "clock": clock,
@@ -107,13 +104,11 @@ class Simulator:
 
     def advance(self, seconds: float) -> None:
         """Let the calling thread's host clock run on, as host work would. Virtual clock only."""
-        if seconds < 0:
-            raise ValueError(f"seconds is {seconds}; time does not run back")
-        self._controls.advance(seconds * 1e9)
+        self._controls.advance(number(seconds, "seconds") * 1e9)
 
     def start_timeline(self, limit: int) -> None:
         """Keep the newest `limit` spans from now on; 0 stops. Device.timeline() is the way in."""
-        self._controls.timeline_start(limit)
+        self._controls.timeline_start(integer(limit, "limit"))
 
     def timeline(self) -> bytes:
         """The spans kept, as JSON."""
@@ -141,8 +136,8 @@ class Simulator:
 
     @contextmanager
     def relying_on_waits(self) -> Iterator[None]:
-        """The calling thread knows that cuMemFree, cuMemFreeHost and cuMemHostUnregister wait for
-        the work issued before them, though nothing documents it: the checker is to count on it."""
+        """Inside, the checker counts on the calling thread's cuMemFree, cuMemFreeHost and
+        cuMemHostUnregister to wait for the work issued before them, which nothing documents."""
         self._controls.rely_on_waits(True)
         try:
             yield
@@ -166,13 +161,13 @@ class Simulator:
     ) -> None:
         """From now on the nth call whose symbol matches, and the times - 1 after it, take longer
         and, with a code, do nothing but return it. times=None: all from the nth on."""
-        count = ALL - nth if times is None else times
-        if nth < 1 or count < 1 or code < 0 or delay_us < 0 or not (code or delay_us):
-            raise ValueError(
-                f"inject({call_glob!r}, nth={nth}, times={times}, code={code}, delay_us={delay_us})"
-                ": nth and times start at 1, and a code or a delay must be given"
-            )
-        if not self._controls.inject(call_glob, nth, count, code, delay_us * 1e3):
+        nth = integer(nth, "nth", 1)
+        count = MOST - nth if times is None else integer(times, "times", 1)
+        code = integer(code, "code", 0, 2**31 - 1)
+        delay_ns = number(delay_us, "delay_us") * 1e3
+        if not (code or delay_ns):
+            raise ValueError(f"inject({call_glob!r}): a code or a delay must be given")
+        if not self._controls.inject(call_glob, nth, count, code, delay_ns):
             raise ValueError(f"the simulated GPU refuses a fault for {call_glob!r}")
 
     def clear_faults(self) -> None:
@@ -180,6 +175,8 @@ class Simulator:
 
     def lose_device(self, ordinal: int = 0, code: int = 719) -> None:
         """The device is gone: every call on its contexts returns this code from now on."""
+        ordinal = integer(ordinal, "ordinal", 0, 2**31 - 1)
+        code = integer(code, "code", 1, 2**31 - 1)
         if not self._controls.lose_device(ordinal, code):
             raise ValueError(f"cannot lose device {ordinal} with code {code}")
 

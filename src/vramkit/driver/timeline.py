@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import msgspec
 
 from vramkit import _core
-from vramkit.driver.types import SupportsCudaStream, size
+from vramkit.driver.types import Owner, SupportsCudaStream, integer
 
 if TYPE_CHECKING:
     from vramkit.driver.device import Device
@@ -31,7 +31,7 @@ class TimelineSpan(NamedTuple):
     nbytes: int = 0
 
 
-class Timeline:
+class Timeline(Owner):
     """Records a device's operations from `with` to its end, which waits for the device.
 
     On the simulated GPU the spans are exact and cost nothing. On a real card an event is recorded
@@ -42,10 +42,8 @@ class Timeline:
     """
 
     def __init__(self, device: Device, limit: int = SPANS_KEPT) -> None:
-        if limit < 1:
-            raise ValueError(f"limit is {limit}; a timeline keeps at least one span")
         self.device = device
-        self._limit = size(limit, "limit")
+        self._limit = integer(limit, "limit", 1)
         self._spans: list[TimelineSpan] = []
 
     @property
@@ -106,8 +104,8 @@ class Timeline:
         ]
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
-    def write(self, path: str | PathLike[str]) -> None:
-        """Write the Chrome trace; chrome://tracing and ui.perfetto.dev open it."""
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a Chrome trace, which chrome://tracing and ui.perfetto.dev open."""
         with open(path, "w", encoding="utf-8") as file:
             json.dump(self.to_chrome_trace(), file)
 

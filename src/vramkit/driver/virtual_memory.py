@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vramkit import _core
 from vramkit.driver.memory import Memory, Resource
-from vramkit.driver.types import within
+from vramkit.driver.types import shown, within
 
 if TYPE_CHECKING:
     from vramkit.driver.device import Device
@@ -43,6 +43,8 @@ class AddressRange(Memory):
 
     def map(self, physical: PhysicalMemory, offset: int = 0) -> None:
         """Put the whole of `physical` at an offset; it can be used after set_access()."""
+        if not isinstance(physical, PhysicalMemory):
+            raise TypeError(f"physical is {shown(physical)}; it may be PhysicalMemory")
         offset, nbytes = within(self.nbytes, offset, physical.nbytes)
         _core.virtual_map(self.device, self.address + offset, nbytes, physical.handle)
         self._mapped[offset] = nbytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Literal, NoReturn
 
 import msgspec
@@ -55,6 +56,9 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if _is_integer(value := getattr(self, name)):
+                msgspec.structs.force_setattr(self, name, index(value))
         for name in (
             "thread_cache_max_blocks",
             "global_cache_max_blocks",
@@ -103,7 +107,8 @@ def _in_bounds(name: str, value: int, least: int, words: str) -> None:
 
 
 def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """NumPy's integers are some too."""
+    return hasattr(type(value), "__index__") and not isinstance(value, bool)
 
 
 def _refuse(name: str, value: object, words: str) -> NoReturn:

@@ -91,8 +91,8 @@ class Pool(_core.PoolEngine):
         Console().print(table)
 
     def snapshot(self, stacks: Mapping[int, Sequence[str]] | Tracking | None = None) -> Snapshot:
-        """What is where now; `stacks` says who asked for a block: lines by address, or a Tracking
-        adaptor over this pool.
+        """What is where now; `stacks` says who asked for a block: lines by address of a live block,
+        or a Tracking adaptor over this pool.
         """
         from vramkit.pool.snapshot import take
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime
 from io import StringIO
 from operator import index
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
+
+from vramkit.driver.types import whole
 
 if TYPE_CHECKING:
     from vramkit.pool.pool import Pool
@@ -101,6 +103,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
                     f"the block at {block.address:#x} is of stream number {block.stream}; "
                     f"there are {len(self.streams)}"
                 )
+        if self.stacks:
+            live = {block.address for block in self.blocks if block.state == "live"}
+            _require_live(self.stacks, live)
 
     @property
     def fragmentation_bytes(self) -> int:
@@ -124,7 +129,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_text(self, width: int = 100) -> str:
         """Figures, map and sums for a terminal of that many columns, without colours."""
-        if index(width) < NARROWEST:
+        if (width := whole(width, "width")) < NARROWEST:
             raise ValueError(f"width is {width}; it may be {NARROWEST} columns or more")
         from rich.console import Console
 
@@ -174,10 +179,16 @@ class _Head(msgspec.Struct):
 def take(
     pool: Pool, layout: Mapping[str, Any], stacks: Mapping[int, Sequence[str]] | Tracking | None
 ) -> Snapshot:
-    """From what the engine says of its memory; stacks of blocks that are not live are left out."""
+    """From what the engine says of its memory. Raises ValueError for the stack of an address that
+    is of no live block; of a Tracking adaptor, whose blocks other threads may have freed meanwhile,
+    such stacks are left out.
+    """
     driver = pool.device.driver
     live = {block["address"] for block in layout["blocks"] if block["state"] == "live"}
-    frames = {at: lines for at, lines in _lines(stacks).items() if at in live}
+    frames = _lines(stacks)
+    if isinstance(stacks, Mapping):
+        _require_live(frames, live)
+    frames = {at: lines for at, lines in frames.items() if at in live}
     return msgspec.convert(
         {
             "time": datetime.now(UTC),
@@ -205,7 +216,7 @@ def _lines(stacks: Mapping[int, Sequence[str]] | Tracking | None) -> dict[int, l
             "mapping from addresses to lists of lines of text"
         )
     for address, lines in stacks.items():
-        if not isinstance(address, int):
+        if not hasattr(type(address), "__index__"):
             raise TypeError(f"stacks has the key {address!r}; it may be an address, an integer")
         if (
             isinstance(lines, str)
@@ -215,7 +226,15 @@ def _lines(stacks: Mapping[int, Sequence[str]] | Tracking | None) -> dict[int, l
             raise TypeError(
                 f"the stack of {address!r} is {lines!r}; it may be a list of lines of text"
             )
-    return {address: list(lines) for address, lines in stacks.items()}
+    return {index(address): list(lines) for address, lines in stacks.items()}
+
+
+def _require_live(stacks: Mapping[int, object], live: Set[int]) -> None:
+    for address in stacks:
+        if address not in live:
+            raise ValueError(
+                f"stacks has the address {address:#x}, which is of no live block: leave it out"
+            )
 
 
 def _require_order(what: str, placed: Sequence[Extent | Slab | Block]) -> None:

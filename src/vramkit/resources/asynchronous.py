@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from operator import index
 from typing import TYPE_CHECKING
 
 from vramkit import _core
 from vramkit.driver.opening import device_of
+from vramkit.driver.types import integer, truth
 
 if TYPE_CHECKING:
     from vramkit.driver import Device
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class AsyncResource(_core.DriverPoolEngine):
     """cuMemAllocAsync and cuMemFreeAsync: a pool inside the driver, in stream order.
 
-    It has a pool of its own, which keeps all it got until close(). With shared=True it is the
+    It has a pool of its own, which keeps all its memory until close(). With shared=True it is the
     device's default pool, which other libraries of the process use too.
 
     release_threshold: unused bytes that the driver keeps when it may give memory back, at every
@@ -30,19 +30,7 @@ class AsyncResource(_core.DriverPoolEngine):
         shared: bool = False,
         release_threshold: int | None = None,
     ) -> None:
-        if not isinstance(shared, bool):
-            raise TypeError(f"shared is {shared!r}; it may be True or False")
+        shared = truth(shared, "shared")
         if release_threshold is not None:
-            release_threshold = _threshold(release_threshold)
+            release_threshold = integer(release_threshold, "release_threshold", besides="None, or ")
         super().__init__(device_of(device), shared, release_threshold)
-
-
-def _threshold(given: int) -> int:
-    words = f"release_threshold is {given!r}; it may be None, or 0 to {2**64 - 1}"
-    try:
-        threshold = index(given)
-    except TypeError:
-        raise TypeError(words) from None
-    if not 0 <= threshold < 1 << 64:
-        raise ValueError(words)
-    return threshold

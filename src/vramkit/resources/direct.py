@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class DirectResource(_core.DirectEngine):
     """cuMemAlloc for every block and cuMemFree for every free, which waits for its stream first.
 
-    Nothing is kept: the most honest use of memory, and the slowest.
+    Nothing is cached: it holds the least memory, and is the slowest.
     """
 
     def __init__(self, *, device: Device | int | None = None) -> None:

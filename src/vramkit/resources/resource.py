@@ -21,9 +21,9 @@ class Resource(Protocol):
        order of the stream; none: the legacy default stream. OutOfMemoryError where there are none.
     2. free gives a block back at this point of the stream of its allocation, or of the given
        stream: the caller has ordered all use of the block before it. A given size is checked.
-    3. A block is live from one to the other. No two live blocks overlap, and what is handed out
-       again comes behind the last use.
-    4. allocate and deallocate are the same as objects; a Buffer gives itself back.
+    3. A block is live from its malloc to its free. No two live blocks overlap, and memory that is
+       handed out again comes after its last use in the order of the streams.
+    4. allocate and deallocate are the same pair for Buffer objects, which free themselves.
     5. Bad input is one exception that changes nothing: ValueError for a size, for an address that
        is of no live block, for a wrong size or a stream of another device; TypeError for what is
        no integer or no stream; ClosedError after close(), in a forked child, after a reset of the

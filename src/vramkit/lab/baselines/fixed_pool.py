@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class FixedPool(_core.FixedPoolEngine):
     """One slab of `size` bytes, best fit with joined neighbours, one lock.
 
-    A stream has what it freed again at once; what another stream freed, behind a wait on the GPU
-    for that stream's last free. When the slab is full: OutOfMemoryError.
+    A stream reuses what it freed at once, and what another stream freed after a wait on the GPU for
+    that stream's last free. When the slab is full: OutOfMemoryError.
     """
 
     def __init__(self, size: int, *, device: Device | int | None = None) -> None:

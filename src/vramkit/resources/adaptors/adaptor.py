@@ -1,15 +1,15 @@
-"""What all adaptors share: the resource below, and the account of the blocks that went through."""
+"""What all adaptors share: the resource below, and the table of the live blocks."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
-from operator import index
 from threading import RLock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from vramkit._core import DeviceBuffer as Buffer
 from vramkit.driver.errors import ClosedError
+from vramkit.driver.types import Owner, whole
 from vramkit.resources.resource import Resource
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ class Held(NamedTuple):
     """What allocated() returned."""
 
 
-class Adaptor:
+class Adaptor(Owner):
     """A resource on top of another one, the upstream, which it neither owns nor closes.
 
     It frees what it handed out and nothing else. Usable from any thread. An adaptor of your own
-    overrides take() to change how blocks are had, or allocated() and freed() to watch.
+    overrides take() to change how blocks are allocated, or allocated() and freed() to observe.
     """
 
     def __init__(self, upstream: Resource) -> None:
@@ -80,7 +80,7 @@ class Adaptor:
     def malloc(self, size: int, stream: object | None = None) -> int:
         """The address of `size` bytes, for use in the order of the stream."""
         self._require_open()
-        size = index(size)
+        size = whole(size, "size")
         address = self.take(size, stream)
         try:
             with self._lock:
@@ -94,7 +94,7 @@ class Adaptor:
     def free(self, address: int, size: int | None = None, stream: object | None = None) -> None:
         """Give a block back at this point of its stream, or of the given one."""
         self._require_open()
-        address = index(address)
+        address = whole(address, "address")
         with self._lock:
             held = self._live.pop(address, None)
         if held is None:
@@ -117,7 +117,7 @@ class Adaptor:
 
     def deallocate(self, address: int, size: int, *, stream: object | None = None) -> None:
         """free, under the name that goes with allocate."""
-        self.free(address, size, stream)
+        self.free(address, whole(size, "size"), stream)
 
     def close(self) -> None:
         """End the adaptor; the upstream stays open. Raises ValueError while blocks are in use."""
@@ -148,9 +148,6 @@ class Adaptor:
         # Blocks that an exception left in use must not hide it.
         with nullcontext() if kind is None else suppress(Exception):
             self.close()
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} can be neither copied nor pickled")
 
     def __repr__(self) -> str:
         closed = ", closed" if self.closed else ""

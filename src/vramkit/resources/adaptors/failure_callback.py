@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class FailureCallback(Adaptor):
     """Calls `function(size)` when the upstream is out of memory: True means try again.
 
-    It is asked after every failed try, so it ends the tries by answering False; then the
-    OutOfMemoryError is raised. It may free blocks and allocate; an exception of its own goes to
-    whoever asked for memory. Several threads may be in it at once.
+    It is called after every failed attempt and ends them by returning False; then the
+    OutOfMemoryError is raised. It may free and allocate blocks; an exception in it goes to the
+    caller of malloc. Several threads may be in it at once.
     """
 
     def __init__(self, upstream: Resource, function: Callable[[int], bool]) -> None:

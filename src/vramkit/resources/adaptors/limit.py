@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from operator import index
-
 from vramkit.driver.errors import OutOfMemoryError
+from vramkit.driver.types import integer
 from vramkit.resources.adaptors.adaptor import Adaptor, Held
 from vramkit.resources.resource import LARGEST, Resource
 
@@ -17,9 +16,7 @@ class Limit(Adaptor):
     """
 
     def __init__(self, upstream: Resource, limit: int) -> None:
-        limit = index(limit)
-        if limit <= 0:
-            raise ValueError(f"limit is {limit}; it may be 1 byte or more")
+        limit = integer(limit, "limit", 1)
         super().__init__(upstream)
         self._limit = limit
         self._used = 0

@@ -2,7 +2,7 @@
 
 Little-endian. A header of 24 bytes: the magic, the version, the size of a record, and the time of
 the start in nanoseconds since 1970. Then records of 48 bytes, in the order in which the calls
-returned. What a killed program left half-written at the end is passed over.
+returned. A record that a killed program left incomplete at the end is skipped.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ class TraceWriter:
 
 
 def read_trace(path: str | os.PathLike[str]) -> Iterator[TraceEvent]:
-    """The events of a trace, in order. ValueError at once for what is none."""
+    """The events of a trace, in order. Raises ValueError at once for a file that is not a trace."""
     data = Path(path).read_bytes()
     if len(data) < HEADER.size or not data.startswith(MAGIC):
-        raise ValueError(f"{os.fspath(path)} is no trace of vramkit")
+        raise ValueError(f"{os.fspath(path)} is not a trace of vramkit")
     _, version, record_size, _ = HEADER.unpack_from(data)
     if version != VERSION or record_size != RECORD.size:
         raise ValueError(

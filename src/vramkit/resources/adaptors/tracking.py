@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from vramkit.driver.types import integer
 from vramkit.resources.adaptors.adaptor import Adaptor
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ class Tracking(Adaptor):
     """
 
     def __init__(self, upstream: Resource, *, depth: int = 16) -> None:
-        depth = index(depth)
-        if depth < 1:
-            raise ValueError(f"depth is {depth}; it may be 1 or more")
+        depth = integer(depth, "depth", 1)
         super().__init__(upstream)
         self._depth = depth
 
