@@ -1,0 +1,15 @@
+// Reports of the checker as text.
+#pragma once
+
+#include "sim/control/json.h"
+#include "sim/machine/machine.h"
+
+namespace vramkit::sim {
+
+void write_settings(Json& json, const Settings& settings);
+void write_reports(Json& json, const Machine& machine);
+// The document that `vramkit check` reads, at the path of the settings with the process id and the
+// number of the reset behind.
+void write_report_file(const Machine& machine, std::uint64_t generation);
+
+}  // namespace vramkit::sim
