@@ -1,5 +1,6 @@
-// What allocators tell the checker of a simulated GPU, so that it sees use after free inside their
-// memory. On a real driver nobody listens, and every call is one comparison.
+// What allocators tell the checker of a simulated GPU, so that it sees use after free and accesses
+// out of bounds inside their memory. On a real driver nobody listens, and every call is one
+// comparison.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +15,8 @@ class Checker {
     explicit Checker(const Driver& driver) {
         find(driver, "simBlockAlloc", block_allocated_);
         find(driver, "simBlockFree", block_freed_);
+        find(driver, "simBlockHold", block_held_);
+        find(driver, "simBlockRegion", region_);
         find(driver, "simRelyOnWaits", rely_on_waits_);
     }
 
@@ -24,6 +27,15 @@ class Checker {
     }
     void block_freed(std::uint64_t address, std::uint64_t bytes, CUstream stream) const {
         if (block_freed_ != nullptr) block_freed_(address, bytes, stream);
+    }
+    // Freed by its user, and held for uses on other streams; block_freed follows when they are
+    // over.
+    void block_held(std::uint64_t address, std::uint64_t bytes, CUstream stream) const {
+        if (block_held_ != nullptr) block_held_(address, bytes, stream);
+    }
+    // All of these addresses are handed out in blocks: what lies in none is nobody's to use.
+    void region(std::uint64_t address, std::uint64_t bytes) const {
+        if (region_ != nullptr) region_(address, bytes);
     }
 
     // While it lives, this thread relies on waits that the driver does not promise, knowingly.
@@ -50,6 +62,8 @@ class Checker {
 
     void (*block_allocated_)(std::uint64_t, std::size_t, void*) = nullptr;
     void (*block_freed_)(std::uint64_t, std::size_t, void*) = nullptr;
+    void (*block_held_)(std::uint64_t, std::size_t, void*) = nullptr;
+    void (*region_)(std::uint64_t, std::size_t) = nullptr;
     void (*rely_on_waits_)(int) = nullptr;
 };
 

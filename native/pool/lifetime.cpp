@@ -58,6 +58,7 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
         why = Failure::bad_value("no host memory for the pool's table of addresses");
         return nullptr;
     }
+    pool->checker_.region(pool->addresses_->base(), pool->addresses_->bytes());
     if (config.nvtx) {
         pool->nvtx_ =
             NvtxMarks::make(pool->addresses_->allocation(), pool->addresses_->allocation_bytes());

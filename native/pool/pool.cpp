@@ -119,7 +119,7 @@ void Pool::count_free(ThreadCache& cache, std::uint64_t bytes) {
 // go by handles that mean another stream by now. What goes back to a capture is not free: its graph
 // uses it with every launch.
 void Pool::tell_checker_of_free(const ThreadCache& cache, std::uint64_t address,
-                                std::uint64_t bytes) {
+                                std::uint64_t bytes, bool held) {
     if (cache.ended || cache.stream.capture != 0) return;
     if (cache.stream.handle == VRAMKIT_STREAM_PER_THREAD) {
         unsigned long long id = 0;
@@ -128,7 +128,11 @@ void Pool::tell_checker_of_free(const ThreadCache& cache, std::uint64_t address,
             return;
         }
     }
-    checker_.block_freed(address, bytes, cache.stream.handle);
+    if (held) {
+        checker_.block_held(address, bytes, cache.stream.handle);
+    } else {
+        checker_.block_freed(address, bytes, cache.stream.handle);
+    }
 }
 
 // A graph may use all of a block, now for this and then for that, with every launch.
@@ -225,6 +229,9 @@ bool Pool::free_slowly(BlockRef block, std::uint64_t bytes, const std::optional<
     // What a graph may launch work on is in use until it is held no longer.
     const auto of_graph = [](const Use& use) { return use.graph != nullptr; };
     const bool used = std::any_of(plan->uses.begin(), plan->uses.end(), of_graph);
+    if (to == State::held && !used && checker_.listens()) {
+        tell_checker_of_free(cache, block.address(), bytes, true);
+    }
     if (to == State::held) held_blocks_.hold(block, plan->home, std::move(plan->uses));
     if (nvtx_ != nullptr && !used) tell_tool_of_end(cache, block);
     if (to == State::held) {

@@ -272,7 +272,8 @@ class Pool final : public Resource {
     void give_addresses_back();
     void forget_driver();
     void forget_blocks();
-    void tell_checker_of_free(const ThreadCache& cache, std::uint64_t address, std::uint64_t bytes);
+    void tell_checker_of_free(const ThreadCache& cache, std::uint64_t address, std::uint64_t bytes,
+                              bool held = false);
 
     const std::uint64_t id_;
     std::shared_ptr<Driver> driver_;

@@ -11,7 +11,9 @@ class Slab {
 
     CUresult open(std::uint64_t bytes) {
         bytes_ = bytes;
-        return call_.cuMemAlloc_v2(&address_, bytes);
+        const CUresult result = call_.cuMemAlloc_v2(&address_, bytes);
+        if (result == CUDA_SUCCESS) checker_.region(address_, bytes);
+        return result;
     }
     void close() {
         call_.cuMemFree_v2(address_);
