@@ -29,10 +29,14 @@ class Controls {
         find(host_access_, "simHostAccess");
         find(block_alloc_, "simBlockAlloc");
         find(block_free_, "simBlockFree");
+        find(block_hold_, "simBlockHold");
+        find(block_region_, "simBlockRegion");
         find(rely_on_waits_, "simRelyOnWaits");
         find(settings_, "simSettings");
         find(reports_, "simReports");
         find(clear_reports_, "simClearReports");
+        find(reports_left_out_, "simReportsLeftOut");
+        find(unsupported_, "simUnsupported");
         find(call_counts_, "simCallCounts");
         find(reset_call_counts_, "simResetCallCounts");
         find(live_objects_, "simLiveObjects");
@@ -61,9 +65,9 @@ class Controls {
         const GilReleased released;
         return now_();
     }
-    void advance(double nanoseconds) const {
+    bool advance(double nanoseconds) const {
         const GilReleased released;
-        advance_(nanoseconds);
+        return advance_(nanoseconds) == 0;
     }
     uint64_t host_alias(uint64_t address) const {
         const GilReleased released;
@@ -83,9 +87,23 @@ class Controls {
         const GilReleased released;
         block_free_(address, bytes, handle);
     }
+    void block_hold(uint64_t address, size_t bytes, nb::handle stream) const {
+        CUstream handle = stream_handle(stream);
+        const GilReleased released;
+        block_hold_(address, bytes, handle);
+    }
+    void block_region(uint64_t address, size_t bytes) const {
+        const GilReleased released;
+        block_region_(address, bytes);
+    }
     void rely_on_waits(bool on) const { rely_on_waits_(on ? 1 : 0); }
     nb::bytes settings() const { return text(settings_); }
     nb::bytes reports() const { return text(reports_); }
+    nb::bytes unsupported() const { return text(unsupported_); }
+    uint64_t reports_left_out() const {
+        const GilReleased released;
+        return reports_left_out_();
+    }
     nb::bytes call_counts() const { return text(call_counts_); }
     nb::bytes live_objects() const { return text(live_objects_); }
     nb::bytes timeline() const { return text(timeline_); }
@@ -148,10 +166,14 @@ class Controls {
     decltype(&simHostAccess) host_access_;
     decltype(&simBlockAlloc) block_alloc_;
     decltype(&simBlockFree) block_free_;
+    decltype(&simBlockHold) block_hold_;
+    decltype(&simBlockRegion) block_region_;
     decltype(&simRelyOnWaits) rely_on_waits_;
     decltype(&simSettings) settings_;
     decltype(&simReports) reports_;
     decltype(&simClearReports) clear_reports_;
+    decltype(&simReportsLeftOut) reports_left_out_;
+    decltype(&simUnsupported) unsupported_;
     decltype(&simCallCounts) call_counts_;
     decltype(&simResetCallCounts) reset_call_counts_;
     decltype(&simLiveObjects) live_objects_;
@@ -169,7 +191,7 @@ void bind_simulator(nb::module_& module) {
         .def(nb::init<std::shared_ptr<Session>>(), nb::arg("session"))
         .def("reset", &Controls::reset, nb::arg("settings"))
         .def("now", &Controls::now, "Nanoseconds on the calling thread's host clock.")
-        .def("advance", &Controls::advance, nb::arg("nanoseconds"))
+        .def("advance", &Controls::advance, nb::arg("nanoseconds"), "False: refused.")
         .def("host_alias", &Controls::host_alias, nb::arg("address"), "0 where there is none.")
         .def("host_access", &Controls::host_access, nb::arg("address"), nb::arg("nbytes"),
              nb::arg("write"))
@@ -177,10 +199,15 @@ void bind_simulator(nb::module_& module) {
              nb::arg("stream"))
         .def("block_free", &Controls::block_free, nb::arg("address"), nb::arg("nbytes"),
              nb::arg("stream"))
+        .def("block_hold", &Controls::block_hold, nb::arg("address"), nb::arg("nbytes"),
+             nb::arg("stream"))
+        .def("block_region", &Controls::block_region, nb::arg("address"), nb::arg("nbytes"))
         .def("rely_on_waits", &Controls::rely_on_waits, nb::arg("on"))
         .def("settings", &Controls::settings)
         .def("reports", &Controls::reports)
         .def("clear_reports", &Controls::clear_reports)
+        .def("reports_left_out", &Controls::reports_left_out)
+        .def("unsupported", &Controls::unsupported)
         .def("call_counts", &Controls::call_counts)
         .def("reset_call_counts", &Controls::reset_call_counts)
         .def("live_objects", &Controls::live_objects)

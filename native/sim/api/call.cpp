@@ -15,6 +15,32 @@ namespace {
 // A launch blocks the host when this much work waits in a stream, as a real driver's queue does.
 constexpr std::uint32_t kQueueDepth = 1024;
 
+// A host function as the program gave it, and where it stands in the order of its stream.
+struct HostFunction {
+    CUhostFn function = nullptr;
+    CUstreamCallback callback = nullptr;
+    void* data = nullptr;
+    std::shared_ptr<Deferred> point;
+};
+
+template <class Body>
+void run_at(const HostFunction& record, Body body) {
+    ThreadState& thread = thread_state();
+    thread.host_function = record.point.get();
+    body();
+    thread.host_function = nullptr;
+}
+
+void run_function(void* data) {
+    const auto& record = *static_cast<const HostFunction*>(data);
+    run_at(record, [&] { record.function(record.data); });
+}
+
+void run_callback(CUstream stream, CUresult status, void* data) {
+    const auto& record = *static_cast<const HostFunction*>(data);
+    run_at(record, [&] { record.callback(stream, status, record.data); });
+}
+
 }  // namespace
 
 Call::Call(CallId id, void* return_address, Needs needs) : thread_(thread_state()), id_(id) {
@@ -46,7 +72,9 @@ Call::Call(CallId id, void* return_address, Needs needs) : thread_(thread_state(
         const bool per_thread_default = thread_.per_thread_default;
         const bool relies_on_waits = thread_.relies_on_waits;
         void* address = thread_.return_address;
+        const Deferred* host_function = thread_.host_function;
         thread_ = ThreadState{};
+        thread_.host_function = host_function;
         thread_.generation = all.generation;
         thread_.in_host_function = in_host_function;
         thread_.per_thread_default = per_thread_default;
@@ -101,9 +129,10 @@ Call::~Call() {
     const bool wall = machine_->settings.wall_clock;
     if (!machine_->host_functions.empty() || wall) all.changed.notify_all();
     // As they come: a process that is killed or leaves by _exit takes none along.
-    if (!machine_->settings.reports.empty() &&
-        machine_->reports_written != machine_->checker.reports().size()) {
-        machine_->reports_written = machine_->checker.reports().size();
+    const std::size_t found =
+        machine_->checker.reports.reports().size() + machine_->unsupported.refused();
+    if (!machine_->settings.reports.empty() && machine_->reports_written != found) {
+        machine_->reports_written = found;
         write_report_file(*machine_, thread_.generation);
     }
     // After a reset nobody is told of the objects that went with the former machine.
@@ -211,6 +240,9 @@ CUresult Call::enqueue(Operation* operation) {
     if (operation->kind == Kind::write_value || operation->kind == Kind::wait_value) {
         machine_->order_value_for_checker(*operation);
     }
+    if (operation->kind == Kind::host_function && machine_->settings.checker) {
+        wrap_host_function(*operation);
+    }
     if (operation->kind == Kind::host_function || operation->kind == Kind::write_value) {
         ++machine_->host_visible;
         start_background(simulation());
@@ -220,6 +252,17 @@ CUresult Call::enqueue(Operation* operation) {
     core().issue(operation);
     if (machine_->host_visible > 0) simulation().changed.notify_all();
     return CUDA_SUCCESS;
+}
+
+void Call::wrap_host_function(Operation& operation) {
+    const auto record = std::make_shared<HostFunction>(
+        HostFunction{operation.function, operation.callback, operation.data,
+                     machine_->checker.defer(operation.stream->actor)});
+    record->point->generation = thread_.generation;
+    if (operation.function != nullptr) operation.function = run_function;
+    if (operation.callback != nullptr) operation.callback = run_callback;
+    operation.data = record.get();
+    operation.host_record = record;
 }
 
 PerThreadDefault::PerThreadDefault(void* return_address) : thread_(thread_state()) {

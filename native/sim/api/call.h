@@ -39,6 +39,13 @@ class Call {
     ThreadState& thread() { return thread_; }
     const Site& site() const { return site_; }
     double host() const { return host_; }
+    // Made while the process ends: by the destructor of a global, or of a Python object that nobody
+    // has closed.
+    bool process_exits() const { return simulation().exiting || python_is_finalizing(); }
+    // The simulated GPU has no such call, or not this use of it.
+    void unsupported(std::string_view symbol, Unsupported::Reason reason) {
+        machine_->unsupported.add(symbol, reason, site_);
+    }
 
     // Host time of this call, by the profile; bytes: the size it is about.
     void charge(std::uint64_t bytes);
@@ -85,6 +92,9 @@ class Call {
     CUresult enqueue(Operation* operation);
 
   private:
+    // So that accesses of a host function are judged at its point of the stream.
+    void wrap_host_function(Operation& operation);
+
     struct Waiting {
         std::optional<std::chrono::steady_clock::time_point> quiet_since;
     };
@@ -108,7 +118,11 @@ CUresult run(CallId id, void* return_address, Needs needs, std::uint64_t bytes, 
     if (call.refused() != CUDA_SUCCESS) return call.refused();
     if (bytes != kChargeLater) call.charge(bytes);
     try {
-        return body(call);
+        const CUresult result = body(call);
+        if (result == CUDA_ERROR_NOT_SUPPORTED) {
+            call.unsupported(kCallNames[number(id)].symbol, Unsupported::Reason::not_supported);
+        }
+        return result;
     } catch (const std::bad_alloc&) {
         return CUDA_ERROR_OUT_OF_MEMORY;  // of the host
     }

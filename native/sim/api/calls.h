@@ -17,6 +17,8 @@ enum class CallId : std::uint16_t {
     simHostAccess,
     simBlockAlloc,
     simBlockFree,
+    simBlockHold,
+    simBlockRegion,
     count,
 };
 
@@ -34,6 +36,8 @@ inline constexpr std::array<CallName, kCalls> kCallNames = {{
     {"simHostAccess", "simHostAccess"},
     {"simBlockAlloc", "simBlockAlloc"},
     {"simBlockFree", "simBlockFree"},
+    {"simBlockHold", "simBlockHold"},
+    {"simBlockRegion", "simBlockRegion"},
 }};
 
 inline constexpr std::uint16_t number(CallId id) { return static_cast<std::uint16_t>(id); }

@@ -82,8 +82,9 @@ CUresult launch(Call& call, CUgraphExec handle, CUstream stream_handle) {
         operation->keeps = executable;
         machine.order_for_checker(*stream);
         if (machine.settings.checker) Checker::order_after(stream->actor, executable->clock);
-        for (const Touch& touch : node.touches) {
-            machine.touch(*stream, touch.address, touch.bytes, touch.use, call.site());
+        for (const CapturedTouch& touch : node.touches) {
+            if (machine.uses_released(*graph, touch, *stream, call.site())) continue;
+            machine.judge(*stream, touch, call.site());
         }
         executable->clock = stream->actor.clock;
         const CUresult result = call.enqueue(operation);

@@ -116,6 +116,9 @@ CUresult copy(Call& call, std::uint64_t destination, std::uint64_t source, std::
     machine.order_for_checker(*stream);
     if (machine.settings.checker) {
         bool idle = true;
+        if (lane == Lane::on_device) {
+            machine.copy_touch(*stream, destination, source, bytes, call.site());
+        }
         machine.touch(*stream, source, bytes, Use::read, call.site());
         machine.touch(*stream, destination, bytes, Use::write, call.site(), &idle);
         // Garbage until the bytes land: at once where nothing in flight may still read it.

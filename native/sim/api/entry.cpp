@@ -38,8 +38,9 @@ const Entry kEntries[] = {
 constexpr int kPerThreadSince = 7000;
 
 // The newest variant of a call that the asked-for version knows.
-CUresult look_up(int driver_version, const char* symbol, void** function, int version,
-                 cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
+CUresult look_up(Call& call, const char* symbol, void** function, int version, cuuint64_t flags,
+                 CUdriverProcAddressQueryResult* status) {
+    const int driver_version = call.machine().profile().driver_version;
     if (symbol == nullptr || function == nullptr ||
         (flags & ~cuuint64_t{CU_GET_PROC_ADDRESS_LEGACY_STREAM |
                              CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM}) != 0 ||
@@ -57,6 +58,7 @@ CUresult look_up(int driver_version, const char* symbol, void** function, int ve
         }
     }
     *function = nullptr;
+    if (!known) call.unsupported(symbol, Unsupported::Reason::missing);
     if (best != nullptr) {
         const bool variant =
             per_thread && best->per_thread != nullptr && version >= kPerThreadSince;
@@ -75,16 +77,13 @@ CUresult look_up(int driver_version, const char* symbol, void** function, int ve
 
 SIM_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version,
                                         cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
-    return run(CallId::cuGetProcAddress_v2, SIM_RETURN_ADDRESS, Needs::nothing, 0, [&](Call& call) {
-        return look_up(call.machine().profile().driver_version, symbol, function, version, flags,
-                       status);
-    });
+    return run(CallId::cuGetProcAddress_v2, SIM_RETURN_ADDRESS, Needs::nothing, 0,
+               [&](Call& call) { return look_up(call, symbol, function, version, flags, status); });
 }
 
 SIM_EXPORT CUresult cuGetProcAddress(const char* symbol, void** function, int version,
                                      cuuint64_t flags) {
     return run(CallId::cuGetProcAddress, SIM_RETURN_ADDRESS, Needs::nothing, 0, [&](Call& call) {
-        return look_up(call.machine().profile().driver_version, symbol, function, version, flags,
-                       nullptr);
+        return look_up(call, symbol, function, version, flags, nullptr);
     });
 }

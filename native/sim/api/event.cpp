@@ -56,6 +56,10 @@ CUresult elapsed(Call& call, float* milliseconds, CUevent start, CUevent end) {
     second = call.machine().find(end);
     if (first == nullptr || second == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     if (first->pending != nullptr || second->pending != nullptr) return CUDA_ERROR_NOT_READY;
+    // As good as a successful query of both.
+    if (call.machine().settings.checker) {
+        for (const Event* event : {first, second}) call.machine().checker.host_waited(event->clock);
+    }
     *milliseconds = static_cast<float>((second->time - first->time) * 1e-6);
     return CUDA_SUCCESS;
 }

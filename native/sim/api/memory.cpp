@@ -21,6 +21,17 @@ CUresult wait_as_the_driver_does(Call& call) {
     return result != CUDA_SUCCESS ? result : call.context().error;
 }
 
+// What is freed only because the process exits was left open: no order is relied on then.
+template <class Memory>
+void release(Call& call, std::uint64_t address, const Memory& block) {
+    if (call.process_exits()) {
+        call.machine().left_open.add(block.site, block.bytes);
+        call.machine().forget_range(address, block.bytes);
+    } else {
+        call.machine().release_range(address, block.bytes, block.id, call.site());
+    }
+}
+
 CUresult allocate_host(Call& call, void** pointer, size_t bytes, unsigned flags) {
     constexpr unsigned known = VRAMKIT_MEMHOSTALLOC_PORTABLE | VRAMKIT_MEMHOSTALLOC_DEVICEMAP |
                                VRAMKIT_MEMHOSTALLOC_WRITECOMBINED;
@@ -28,7 +39,7 @@ CUresult allocate_host(Call& call, void** pointer, size_t bytes, unsigned flags)
     *pointer = nullptr;
     if (bytes == 0) return CUDA_SUCCESS;
     if (bytes > Space::kMostAddresses) return CUDA_ERROR_OUT_OF_MEMORY;
-    *pointer = call.machine().space().allocate_host(bytes, flags, &call.context());
+    *pointer = call.machine().space().allocate_host(bytes, flags, &call.context(), call.site());
     return *pointer != nullptr ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -38,7 +49,7 @@ CUresult release_host(Call& call, void* pointer, bool registered, CUresult not_o
     if (block == nullptr) return not_ours;
     if (begin != address || block->registered != registered) return CUDA_ERROR_INVALID_VALUE;
     call.charge(block->bytes);
-    call.machine().release_range(address, block->bytes, true, call.site());
+    release(call, address, *block);
     const CUresult result = wait_as_the_driver_does(call);
     if (result != CUDA_SUCCESS) return result;
     // Another thread may have been faster.
@@ -213,11 +224,12 @@ SIM_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
                    if (bytes > space.capacity()) return CUDA_ERROR_OUT_OF_MEMORY;
                    std::uint64_t made = 0;
                    const int device = call.context().device;
-                   std::uint64_t address = space.allocate(device, bytes, &call.context(), made);
+                   std::uint64_t address =
+                       space.allocate(device, bytes, &call.context(), call.site(), made);
                    if (address == 0) {
                        // What idle pools hold is in the way.
                        call.machine().pools.trim_all(device);
-                       address = space.allocate(device, bytes, &call.context(), made);
+                       address = space.allocate(device, bytes, &call.context(), call.site(), made);
                    }
                    call.charge(made);
                    if (address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -235,13 +247,14 @@ SIM_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
                    if (pooled.pool != nullptr && pooled.address == pointer) {
                        // Documented: for such memory the call does not wait.
                        call.charge(0);
-                       machine.pool_block_freed_by_host(pointer, pooled.block->bytes, call.site());
+                       machine.pool_block_freed_by_host(pointer, pooled.block->bytes,
+                                                        pooled.block->id, call.site());
                        pooled.pool->free_by_host(pointer);
                        return CUDA_SUCCESS;
                    }
                    const Allocation* block = call.machine().space().allocation_at(pointer);
                    if (block == nullptr || block->freed) return CUDA_ERROR_INVALID_VALUE;
-                   call.machine().release_range(pointer, block->bytes, true, call.site());
+                   release(call, pointer, *block);
                    const CUresult result = wait_as_the_driver_does(call);
                    // Another thread may have freed it in the meantime.
                    block = call.machine().space().allocation_at(pointer);
@@ -300,7 +313,7 @@ SIM_EXPORT CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned i
                 return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
             }
             if (!is_mapped(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
-            space.add_registered(address, bytes, flags, &call.context());
+            space.add_registered(address, bytes, flags, &call.context(), call.site());
             return CUDA_SUCCESS;
         });
 }

@@ -26,7 +26,7 @@ CUresult allocate(Call& call, CUdeviceptr* pointer, std::size_t bytes, CUstream 
                                               : machine.pools.find(*pool_handle);
     if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
     const MemoryPool::Grant grant = pool->allocate(
-        bytes, stream->context, stream->id,
+        bytes, stream->context, stream->id, call.site(),
         [&](const Operation* earlier) { return machine.runs_after(*stream, earlier); });
     if (grant.grown > 0) {
         // Memory that a pool takes from the card costs what virtual memory does.
@@ -61,7 +61,7 @@ CUresult free_in_order(Call& call, CUdeviceptr pointer, CUstream stream_handle) 
         Operation* operation = call.prepare(Kind::record, Lane::none, stream);
         operation->milestone = std::make_shared<Milestone>(operation);
         machine.order_for_checker(*stream);
-        machine.block_freed(*stream, pointer, pooled.block->bytes, call.site());
+        machine.block_freed(*stream, pointer, pooled.block->bytes, pooled.block->id, call.site());
         pooled.pool->free(pointer, stream->id, operation->milestone);
         return call.enqueue(operation);
     }
@@ -70,7 +70,7 @@ CUresult free_in_order(Call& call, CUdeviceptr pointer, CUstream stream_handle) 
     Operation* operation = call.prepare(Kind::free, Lane::none, stream);
     operation->destination = pointer;
     machine.order_for_checker(*stream);
-    machine.block_freed(*stream, pointer, plain->bytes, call.site());
+    machine.block_freed(*stream, pointer, plain->bytes, plain->id, call.site());
     machine.space().mark_freed(pointer);
     return call.enqueue(operation);
 }

@@ -68,6 +68,7 @@ SIM_EXPORT CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes) {
                        return CUDA_ERROR_INVALID_VALUE;
                    }
                    space.unreserve(pointer);
+                   call.machine().blocks.forget(pointer, bytes);
                    return CUDA_SUCCESS;
                });
 }
@@ -130,27 +131,29 @@ SIM_EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset,
 }
 
 SIM_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
-    return run(CallId::cuMemUnmap, SIM_RETURN_ADDRESS, Needs::initialised, kChargeLater,
-               [&](Call& call) {
-                   Machine& machine = call.machine();
-                   Space& space = machine.space();
-                   if (bytes == 0 || !space.inside_reservation(pointer, bytes) ||
-                       space.cuts_mapping(pointer, bytes)) {
-                       return CUDA_ERROR_INVALID_VALUE;
-                   }
-                   // Work that is over by now was done before the memory goes.
-                   call.observe();
-                   // Each mapping costs as much as a call of its own; a range that holds none,
-                   // nothing.
-                   for (const std::uint64_t begin : space.mappings_in(pointer, bytes)) {
-                       const Mapping mapping = *space.mapping_around(begin).second;
-                       call.charge(mapping.bytes);
-                       machine.release_range(begin, mapping.bytes, false, call.site());
-                       space.unmap(begin);
-                       machine.drop_physical(mapping.physical);
-                   }
-                   return CUDA_SUCCESS;
-               });
+    return run(
+        CallId::cuMemUnmap, SIM_RETURN_ADDRESS, Needs::initialised, kChargeLater, [&](Call& call) {
+            Machine& machine = call.machine();
+            Space& space = machine.space();
+            if (bytes == 0 || !space.inside_reservation(pointer, bytes) ||
+                space.cuts_mapping(pointer, bytes)) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
+            // Work that is over by now was done before the memory goes.
+            call.observe();
+            // Each mapping costs as much as a call of its own; a range that holds none,
+            // nothing.
+            for (const std::uint64_t begin : space.mappings_in(pointer, bytes)) {
+                const Mapping mapping = *space.mapping_around(begin).second;
+                call.charge(mapping.bytes);
+                if (!call.process_exits()) {
+                    machine.release_range(begin, mapping.bytes, begin | kMappingId, call.site());
+                }
+                space.unmap(begin);
+                machine.drop_physical(mapping.physical);
+            }
+            return CUDA_SUCCESS;
+        });
 }
 
 SIM_EXPORT CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc* access,

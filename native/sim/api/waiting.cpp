@@ -14,8 +14,6 @@ using std::chrono::milliseconds;
 
 // A host function that takes longer than this no longer holds up the simulated clock.
 constexpr milliseconds kHostFunctionPatience{50};
-// A wait that nothing in the process can end is given up after this.
-constexpr double kDeadlockSeconds = 5;
 
 }  // namespace
 
@@ -76,7 +74,7 @@ CUresult Call::wait_a_little(Waiting& waiting) {
     const auto now = std::chrono::steady_clock::now();
     if (machine_->host_functions_out > 0) waiting.quiet_since.reset();
     if (!waiting.quiet_since) waiting.quiet_since = now;
-    if (duration<double>(now - *waiting.quiet_since).count() < kDeadlockSeconds) {
+    if (duration<double>(now - *waiting.quiet_since).count() < machine_->settings.patience) {
         return CUDA_SUCCESS;
     }
     if (const Operation* stuck = core().waiting_for_value()) {

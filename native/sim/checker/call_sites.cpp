@@ -93,8 +93,13 @@ struct Python {
     }
 };
 
-std::string python_stack() {
+const Python& interpreter() {
     static const Python python;
+    return python;
+}
+
+std::string python_stack() {
+    const Python& python = interpreter();
     // A thread that Python does not know has no Python stack, and must not be made known to it.
     if (!python.usable || python.is_initialized() == 0 || python.is_finalizing() != 0) return {};
     void* thread = python.this_thread();
@@ -147,6 +152,11 @@ ThreadNames& thread_names() {
 
 }  // namespace
 
+bool python_is_finalizing() {
+    const Python& python = interpreter();
+    return python.usable && python.is_finalizing() != 0;
+}
+
 std::string capture_stack(Stacks stacks) {
     switch (stacks) {
         case Stacks::python:
@@ -166,8 +176,11 @@ std::uint32_t CallSites::intern(void* address, std::string stack) {
     return entry->second;
 }
 
-std::string CallSites::location(std::uint32_t call_site) const {
-    return describe(sites_[call_site]->first);
+const std::string& CallSites::location(std::uint32_t call_site) const {
+    void* const address = sites_[call_site]->first;
+    const auto found = locations_.find(address);
+    return found != locations_.end() ? found->second
+                                     : locations_.emplace(address, describe(address)).first->second;
 }
 
 std::vector<std::string_view> CallSites::frames(std::uint32_t call_site) const {

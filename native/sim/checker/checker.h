@@ -1,10 +1,12 @@
 // The checker: which accesses to memory are ordered by what CUDA documents, and which are not.
 //
 // It knows nothing of time. Every access is judged when it is issued, against all unordered earlier
-// ones, so a race is reported whatever the timing happened to be.
+// ones, so a race is reported whatever the timing happened to be. The one exception are accesses of
+// host functions, which are known only when the function runs (Deferred).
 //
 // Invariants of the history:
-//   segments never overlap; each has at most one write and at most one read a component;
+//   segments never overlap; each has at most one write, and at most one read and one atomic access
+//   a component;
 //   a mark at (component c, time t) may be dropped once host.at(c) >= t: everything issued later
 //   is ordered after it, because every operation starts from the host's clock.
 // So the history is bounded by the segments touched since the last synchronisation, times streams.
@@ -12,22 +14,16 @@
 
 #include <cstdint>
 #include <map>
-#include <string>
+#include <memory>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "sim/checker/clock.h"
+#include "sim/checker/report.h"
+#include "sim/checker/report_list.h"
 
 namespace vramkit::sim {
-
-enum class Use : std::uint8_t { read, write, alloc, free };
-
-// Where in the program an access was issued.
-struct Site {
-    std::uint16_t call = 0;       // index into the manifest's calls
-    std::uint32_t call_site = 0;  // index into CallSites: return address, and stack where asked for
-    std::uint32_t thread = 0;     // label of the issuing thread
-};
 
 // Bytes [begin, end) of physical or host memory; delta + physical is the address the program used.
 struct Range {
@@ -44,26 +40,18 @@ struct Actor {
     std::uint64_t host_seen = 0;  // version of the host's clock that was joined last
 };
 
-// One access that later ones are compared with.
-struct Mark {
-    Component component = 0;
-    std::uint64_t time = 0;  // 0: no mark
-    std::uint64_t stream = 0;
-    std::uint64_t delta = 0;
-    Site site;
-    Use use = Use::read;
-    bool host = false;
-};
+// A point of a stream whose accesses are told later than it was issued: a host function. What was
+// issued in between and comes after it must not be taken for unordered.
+struct Deferred {
+    Actor actor;                   // as it was at that point
+    std::uint64_t generation = 0;  // of the machine
+    // By component, the first time at which its accesses are ordered after this point.
+    std::unordered_map<Component, std::uint64_t> followed;
 
-enum class ReportKind : std::uint8_t { race, free_in_use, use_after_free, implicit_wait, deadlock };
-
-struct Report {
-    ReportKind kind = ReportKind::race;
-    std::uint64_t address = 0;
-    std::uint64_t bytes = 0;
-    Mark first;
-    Mark second;
-    std::uint64_t count = 1;  // how often the same pair of sites was seen
+    bool is_before(const Mark& mark) const {
+        const auto found = followed.find(mark.component);
+        return found != followed.end() && mark.time >= found->second;
+    }
 };
 
 class Checker {
@@ -76,6 +64,8 @@ class Checker {
     // Every operation and every record calls it once.
     void issue(Actor& actor);
     static void order_after(Actor& actor, const Clock& earlier) { actor.clock.join(earlier); }
+    // The newest operation of the actor tells its accesses later, while somebody holds this.
+    std::shared_ptr<Deferred> defer(const Actor& actor);
 
     // The host has waited for this, by a call that documents it.
     void host_waited(const Clock& clock);
@@ -85,6 +75,7 @@ class Checker {
     // The actor's operation uses these bytes. True: nothing unordered with the host uses them now.
     bool use(const Actor& actor, const Range& range, Use use, const Site& site);
     void host_use(const Range& range, bool write, const Site& site);
+    void deferred_use(const Deferred& point, const Range& range, Use use, const Site& site);
 
     // Memory goes away under the program's address range [range + delta); everything that uses it
     // through that range must have been waited for. implicit: the call itself waits (cuMemFree).
@@ -95,8 +86,11 @@ class Checker {
     // Sub-allocation, told by a pool.
     void block_allocated(Actor& actor, const Range& range, const Site& site);
     void block_freed(Actor& actor, const Range& range, const Site& site);
-    // Given to a graph that is being captured: free no more.
-    void block_captured(const Range& range) { cut_freed(range); }
+    // Freed by its user; the pool waits for uses on other streams before it calls block_freed.
+    void block_held(const Actor& actor, const Range& range, const Site& site);
+    // In use again, and nothing is known of the order: given to a graph that is being captured.
+    void block_taken(const Range& range) { cut_freed(range); }
+    bool is_freed(std::uint64_t at) const;
 
     // Stream-ordered memory: the driver itself orders what it hands out after what it took back, so
     // nothing of the former use is kept but that the bytes are free.
@@ -106,18 +100,18 @@ class Checker {
     // The actor waits at one call site for what nobody does; the host at another, for the actor.
     void deadlock(const Actor& actor, const Site& waits, const Site& site);
 
-    const std::vector<Report>& reports() const { return reports_; }
-    void clear_reports() { reports_.clear(); }
+    ReportList reports;
 
   private:
     struct Segment {
         std::uint64_t end = 0;
         Mark write;
-        std::vector<Mark> reads;
+        std::vector<Mark> others;  // reads and atomic accesses
     };
     struct Freed {
         std::uint64_t end = 0;
         Mark mark;
+        bool held = false;  // by the pool, which has not called block_freed yet
     };
     using History = std::map<std::uint64_t, Segment>;
 
@@ -125,16 +119,20 @@ class Checker {
     void judge(const Segment& segment, std::uint64_t begin, std::uint64_t end, const Clock& clock,
                const Mark& mark, bool& idle);
     void report_pair(const Mark& first, const Mark& second, std::uint64_t begin, std::uint64_t end);
-    void add_report(ReportKind kind, const Mark& first, const Mark& second, std::uint64_t address,
-                    std::uint64_t bytes);
     // Calls visit(mark, begin, end) for each access known of the range.
     template <class Visit>
     void each_mark(const Range& range, Visit visit) const;
+    // visit(segment) for each of the range, in order; segments fill the gaps.
+    template <class Visit>
+    void each_segment(const Range& range, Visit visit);
     // What was freed of the range is freed no more.
     void cut_freed(const Range& range);
-    void check_freed(const Range& range, const Mark& mark);
+    // before: of an access that is told late, its point.
+    void check_freed(const Range& range, const Mark& mark, const Deferred* before = nullptr);
     void split(std::uint64_t at);
     void store(Segment& segment, const Mark& mark);
+    void store_deferred(Segment& segment, const Mark& mark, const Deferred& point);
+    void note_followers(const Actor& actor);
     void prune();
 
     Clock host_;
@@ -144,8 +142,8 @@ class Checker {
     std::vector<std::pair<Component, std::uint64_t>> closed_;  // components to use again
     History history_;
     std::map<std::uint64_t, Freed> freed_;
+    std::vector<std::weak_ptr<Deferred>> deferred_;
     std::size_t prune_at_ = 1024;
-    std::vector<Report> reports_;
 };
 
 }  // namespace vramkit::sim

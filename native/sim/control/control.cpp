@@ -64,30 +64,20 @@ std::string_view engine_name(const Span& span) {
     return "none";
 }
 
-void block(CallId id, void* site, std::uint64_t address, std::size_t bytes, void* stream) {
-    Call call(id, site, Needs::context);
-    if (call.refused() != CUDA_SUCCESS || !call.machine().settings.checker) return;
-    std::shared_ptr<Stream> found;
+void tell_block(CallId id, void* site, std::uint64_t address, std::size_t bytes, void* stream,
+                Machine::Told told) {
+    // A pool may serve a host function, and a thread without a context.
+    Call call(id, site, Needs::stream);
     std::vector<Piece> pieces;
-    if (call.find(static_cast<CUstream>(stream), found, Purpose::ask) != CUDA_SUCCESS ||
+    if (call.refused() != CUDA_SUCCESS || !call.machine().settings.checker ||
         !call.machine().space().resolve(address, bytes, pieces)) {
         return;
     }
-    // What a capturing stream is given is used when the graph runs, and judged then.
-    const bool captured = found->capture != nullptr;
-    if (captured && id == CallId::simBlockFree) return;
-    if (!captured) call.machine().order_for_checker(*found);
-    for (const Piece& piece : pieces) {
-        const Range range{piece.physical, piece.physical + piece.bytes,
-                          piece.address - piece.physical};
-        if (captured) {
-            call.machine().checker.block_captured(range);
-        } else if (id == CallId::simBlockAlloc) {
-            call.machine().checker.block_allocated(found->actor, range, call.site());
-        } else {
-            call.machine().checker.block_freed(found->actor, range, call.site());
-        }
+    std::shared_ptr<Stream> found;
+    if (call.find(static_cast<CUstream>(stream), found, Purpose::ask) != CUDA_SUCCESS) {
+        found = nullptr;
     }
+    call.machine().block_told(found.get(), address, bytes, told, call.site());
 }
 
 }  // namespace
@@ -108,17 +98,20 @@ SIM_EXPORT double simNow(void) {
     return std::max(current ? thread.host : 0, look.machine()->core().now());
 }
 
-SIM_EXPORT void simAdvance(double nanoseconds) {
+SIM_EXPORT int simAdvance(double nanoseconds) {
     ThreadState& thread = thread_state();
     Look look;
-    if (look.machine() == nullptr || look.machine()->settings.wall_clock || !(nanoseconds > 0)) {
-        return;
+    // Written so that it refuses what is not a number.
+    if (look.machine() == nullptr || look.machine()->settings.wall_clock ||
+        !(nanoseconds >= 0 && nanoseconds <= SIM_MOST_ADVANCE_NS)) {
+        return 1;
     }
     if (thread.generation != simulation().generation) {
         thread = ThreadState{};
         thread.generation = simulation().generation;
     }
     thread.host = std::max(thread.host, look.machine()->core().now()) + nanoseconds;
+    return 0;
 }
 
 SIM_EXPORT void* simHostAlias(uint64_t address) {
@@ -130,19 +123,34 @@ SIM_EXPORT void* simHostAlias(uint64_t address) {
 }
 
 SIM_EXPORT void simHostAccess(const void* pointer, size_t bytes, int write) {
-    Call call(CallId::simHostAccess, SIM_RETURN_ADDRESS, Needs::initialised);
+    Call call(CallId::simHostAccess, SIM_RETURN_ADDRESS, Needs::stream);
     if (call.refused() != CUDA_SUCCESS) return;
+    const Deferred* point = call.thread().host_function;
+    if (point != nullptr && point->generation != call.thread().generation) point = nullptr;
     const auto device = call.machine().space().address_of_alias(pointer);
     call.machine().host_touch(device.value_or(reinterpret_cast<std::uint64_t>(pointer)), bytes,
-                              write != 0, call.site());
+                              write != 0, call.site(), point);
 }
 
 SIM_EXPORT void simBlockAlloc(uint64_t address, size_t bytes, void* stream) {
-    block(CallId::simBlockAlloc, SIM_RETURN_ADDRESS, address, bytes, stream);
+    tell_block(CallId::simBlockAlloc, SIM_RETURN_ADDRESS, address, bytes, stream,
+               Machine::Told::allocated);
 }
 
 SIM_EXPORT void simBlockFree(uint64_t address, size_t bytes, void* stream) {
-    block(CallId::simBlockFree, SIM_RETURN_ADDRESS, address, bytes, stream);
+    tell_block(CallId::simBlockFree, SIM_RETURN_ADDRESS, address, bytes, stream,
+               Machine::Told::freed);
+}
+
+SIM_EXPORT void simBlockHold(uint64_t address, size_t bytes, void* stream) {
+    tell_block(CallId::simBlockHold, SIM_RETURN_ADDRESS, address, bytes, stream,
+               Machine::Told::held);
+}
+
+SIM_EXPORT void simBlockRegion(uint64_t address, size_t bytes) {
+    Call call(CallId::simBlockRegion, SIM_RETURN_ADDRESS, Needs::stream);
+    if (call.refused() != CUDA_SUCCESS || !call.machine().settings.checker || bytes == 0) return;
+    call.machine().region_told(address, bytes, call.site());
 }
 
 SIM_EXPORT void simRelyOnWaits(int on) {
@@ -163,7 +171,17 @@ SIM_EXPORT size_t simReports(char* buffer, size_t capacity) {
 
 SIM_EXPORT void simClearReports(void) {
     Look look;
-    if (look.machine() != nullptr) look.machine()->checker.clear_reports();
+    if (look.machine() != nullptr) look.machine()->checker.reports.clear();
+}
+
+SIM_EXPORT uint64_t simReportsLeftOut(void) {
+    Look look;
+    return look.machine() != nullptr ? look.machine()->checker.reports.left_out() : 0;
+}
+
+SIM_EXPORT size_t simUnsupported(char* buffer, size_t capacity) {
+    return give_json(buffer, capacity,
+                     [](Json& json, const Machine& machine) { write_unsupported(json, machine); });
 }
 
 SIM_EXPORT size_t simCallCounts(char* buffer, size_t capacity) {

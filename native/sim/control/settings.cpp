@@ -78,6 +78,13 @@ std::string apply(Settings& settings, std::string_view key, std::string_view val
                           settings.scale > 0 && settings.scale <= 1e6;
         return good ? "" : refuse(key, value, "a number above 0, at most 1e6");
     }
+    if (key == "patience") {
+        const auto [end, error] =
+            std::from_chars(value.data(), value.data() + value.size(), settings.patience);
+        const bool good = error == std::errc() && end == value.data() + value.size() &&
+                          settings.patience > 0 && settings.patience <= 1e6;
+        return good ? "" : refuse(key, value, "seconds, a number above 0, at most 1e6");
+    }
     if (key == "stacks") {
         if (value == "off") settings.stacks = Stacks::off;
         if (value == "python") settings.stacks = Stacks::python;
@@ -91,7 +98,8 @@ std::string apply(Settings& settings, std::string_view key, std::string_view val
         return "";
     }
     return "unknown setting '" + std::string(key) +
-           "'; known are profile, clock, scale, checker, data, capacity, devices, stacks, reports";
+           "'; known are profile, clock, scale, checker, data, capacity, devices, "
+           "patience, stacks, reports";
 }
 
 }  // namespace

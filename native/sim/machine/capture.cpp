@@ -223,6 +223,9 @@ void Captures::add(Stream& stream, const Operation& operation) {
     node.operation.stream.reset();
     node.touches = std::move(capture.touches);
     capture.touches.clear();
+    for (const CapturedTouch& touch : node.touches) {
+        for (const MemoryId id : touch.memory) capture.graph->memory.try_emplace(id);
+    }
     node.after = std::exchange(stream.tips, {static_cast<NodeIndex>(nodes.size() - 1)});
 }
 
@@ -257,6 +260,7 @@ CUgraphExec Captures::instantiate(const std::shared_ptr<Graph>& graph) {
         // Of a graph still being captured: as it is now.
         auto so_far = std::make_shared<Graph>();
         so_far->nodes = graph->nodes;
+        so_far->memory = graph->memory;
         executable->graph = std::move(so_far);
     }
     const auto handle = reinterpret_cast<CUgraphExec>(executable.get());
@@ -275,6 +279,17 @@ bool Captures::drop(CUgraphExec handle) {
     if (!it->second->objects.none()) dropped_.push_back(it->second);
     executables_.erase(it);
     return true;
+}
+
+void Captures::memory_released(MemoryId id, const Mark& freed) {
+    const auto note = [&](Graph* graph) {
+        if (graph == nullptr) return;
+        const auto found = graph->memory.find(id);
+        if (found != graph->memory.end()) found->second = freed;
+    };
+    for (const auto& capture : active_) note(capture->graph.get());
+    for (const auto& [handle, graph] : graphs_) note(graph.get());
+    for (const auto& [handle, executable] : executables_) note(executable->graph.get());
 }
 
 bool Captures::keeps_objects() {

@@ -10,6 +10,8 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "driver/cuda_abi.h"
@@ -25,21 +27,31 @@ struct Context;
 
 using NodeIndex = std::uint32_t;
 
+// Memory that a graph was captured with: the id of an allocation or of an announced block, or the
+// address of a mapping with a bit that no address has.
+using MemoryId = std::uint64_t;
+inline constexpr MemoryId kMappingId = std::uint64_t{1} << 63;
+
+struct CapturedTouch : Touch {
+    std::vector<MemoryId> memory;
+};
+
 struct GraphNode {
-    Operation operation;         // as it was issued, without its stream
-    std::vector<Touch> touches;  // what it does to memory, for the checker
+    Operation operation;                 // as it was issued, without its stream
+    std::vector<CapturedTouch> touches;  // what it does to memory, for the checker
     std::vector<NodeIndex> after;
 };
 
 struct Graph {
     // Each one stands behind those it comes after. Their addresses are handles, and stay.
     std::deque<GraphNode> nodes;
+    std::unordered_map<MemoryId, std::optional<Mark>> memory;  // and its free, once there was one
     ObjectReferences objects;  // until the program destroys it, or its capture comes to nothing
 };
 
 // A launch keeps its executable until it is over, destroyed or not.
 struct GraphExecutable {
-    std::shared_ptr<const Graph> graph;
+    std::shared_ptr<Graph> graph;
     ObjectReferences objects;
     // Launches of one executable follow each other, on whatever streams they are.
     std::shared_ptr<Milestone> last;
@@ -60,7 +72,7 @@ struct Capture {
     std::vector<Stream*> streams;  // the origin and those that have joined
     std::vector<NodeIndex> left;   // tips of joined streams that were destroyed
     std::shared_ptr<Graph> graph = std::make_shared<Graph>();  // null once it has ended
-    std::vector<Touch> touches;                                // of the node being issued
+    std::vector<CapturedTouch> touches;                        // of the node being issued
 };
 
 // What a call wants of the stream it names.
@@ -111,6 +123,8 @@ class Captures {
     // Whether a launch under way keeps user objects of an executable that was dropped: the program
     // may wait for their callbacks without calling the driver.
     bool keeps_objects();
+    // Memory is freed that graphs may have been captured with.
+    void memory_released(MemoryId id, const Mark& freed);
     std::size_t graphs() const { return graphs_.size(); }
     std::size_t executables() const { return executables_.size(); }
 

@@ -94,7 +94,7 @@ const BuiltinKernel kKernels[] = {
      {8, 8, 8},
      [](const Arguments& a) {
          if (a[1] == 0) return std::vector<Touch>{};
-         return std::vector<Touch>{{a[0], a[1] * kWord, Use::read}, {a[2], 8, Use::write}};
+         return std::vector<Touch>{{a[0], a[1] * kWord, Use::read}, {a[2], 8, Use::atomic}};
      },
      [](const Arguments& a, const Profile& profile) {
          return time_ns(a[1] * kWord, profile.kernels.checksum_bytes_per_s);

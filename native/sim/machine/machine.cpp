@@ -107,7 +107,8 @@ void Machine::destroy_context(Context* context, const Site& site) {
                   [&](const auto& entry) { return entry.second->module->context == context; });
     std::erase_if(modules_, [&](const auto& entry) { return entry.second->context == context; });
     for (const std::uint64_t address : space_->device_blocks_of(context)) {
-        release_range(address, space_->allocation_at(address)->bytes, true, site);
+        const Allocation* block = space_->allocation_at(address);
+        release_range(address, block->bytes, block->id, site);
         space_->free(address);
     }
     pools.free_blocks_of(context);
@@ -299,95 +300,6 @@ void Machine::order_value_for_checker(const Operation& operation) {
         if (ends_it(*write)) before.meet(write->clock);
     }
     Checker::order_after(actor, before);
-}
-
-namespace {
-
-Range range_of(const Piece& piece) {
-    return Range{piece.physical, piece.physical + piece.bytes, piece.address - piece.physical};
-}
-
-}  // namespace
-
-bool Machine::touch(Stream& stream, std::uint64_t address, std::uint64_t bytes, Use use,
-                    const Site& site, bool* idle) {
-    if (!settings.checker || bytes == 0) return true;
-    if (stream.capture != nullptr) {
-        stream.capture->touches.push_back(Touch{address, bytes, use});
-        if (idle != nullptr) *idle = false;
-        return true;
-    }
-    thread_local std::vector<Piece> pieces;
-    pieces.clear();
-    const bool mapped = space_->resolve(address, bytes, pieces);
-    for (const Piece& piece : pieces) {
-        const bool free = checker.use(stream.actor, range_of(piece), use, site);
-        if (idle != nullptr) *idle = *idle && free;
-    }
-    return mapped;
-}
-
-void Machine::host_touch(std::uint64_t address, std::uint64_t bytes, bool write, const Site& site) {
-    if (!settings.checker || bytes == 0) return;
-    std::vector<Piece> pieces;
-    space_->resolve(address, bytes, pieces);
-    for (const Piece& piece : pieces) checker.host_use(range_of(piece), write, site);
-}
-
-template <class Visit>
-void Machine::each_piece(std::uint64_t address, std::uint64_t bytes, Visit visit) {
-    if (!settings.checker) return;
-    std::vector<Piece> pieces;
-    space_->resolve(address, bytes, pieces);
-    for (const Piece& piece : pieces) visit(range_of(piece));
-}
-
-void Machine::pool_block_allocated(Stream& stream, std::uint64_t address, std::uint64_t bytes,
-                                   const Site& site) {
-    each_piece(address, bytes,
-               [&](const Range& range) { checker.block_allocated(stream.actor, range, site); });
-}
-
-void Machine::block_freed(Stream& stream, std::uint64_t address, std::uint64_t bytes,
-                          const Site& site) {
-    each_piece(address, bytes,
-               [&](const Range& range) { checker.pool_block_freed(stream.actor, range, site); });
-}
-
-DueCallbacks Machine::take_due_callbacks() {
-    DueCallbacks due = user_objects.take_due();
-    if (settings.checker) {
-        for (const DestroyCallback& each : due) checker.host_waited(each.over);
-    }
-    return due;
-}
-
-void Machine::pool_block_freed_by_host(std::uint64_t address, std::uint64_t bytes,
-                                       const Site& site) {
-    each_piece(address, bytes,
-               [&](const Range& range) { checker.pool_block_freed_by_host(range, site); });
-}
-
-void Machine::forget_range(std::uint64_t address, std::uint64_t bytes) {
-    each_piece(address, bytes, [&](const Range& range) { checker.forget(range); });
-}
-
-void Machine::release_range(std::uint64_t address, std::uint64_t bytes, bool implicit,
-                            const Site& site) {
-    std::erase_if(value_writes, [&](const auto& entry) { return entry.first - address < bytes; });
-    each_piece(address, bytes, [&](const Range& range) {
-        checker.released(range, implicit, site);
-        // The bytes of a block of cuMemAlloc or of host memory go with it; a mapping's stay.
-        if (implicit) checker.forget(range);
-    });
-}
-
-void Machine::drop_physical(const std::shared_ptr<Physical>& physical) {
-    const std::uint64_t begin = physical->offset | Space::physical_tag;
-    const std::uint64_t bytes = physical->bytes;
-    if (space_->release_if_unused(physical) && settings.checker) {
-        checker.forget(Range{begin, begin + bytes, 0});
-    }
 }
 
 }  // namespace vramkit::sim

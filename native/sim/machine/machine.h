@@ -14,8 +14,11 @@
 #include <vector>
 
 #include "sim/api/calls.h"
+#include "sim/checker/blocks.h"
 #include "sim/checker/call_sites.h"
 #include "sim/checker/checker.h"
+#include "sim/checker/left_open.h"
+#include "sim/checker/unsupported.h"
 #include "sim/control/faults.h"
 #include "sim/control/settings.h"
 #include "sim/machine/capture.h"
@@ -120,9 +123,13 @@ class Machine final : public Effects {
     const Profile& profile() const { return settings.profile; }
     Core& core() { return *core_; }
     Space& space() { return *space_; }
+    const Space& space() const { return *space_; }
 
     Checker checker;
+    Blocks blocks;
     CallSites call_sites;
+    Unsupported unsupported;
+    LeftOpen left_open;  // of what was freed only because the process exits
     Faults faults;
     std::size_t reports_written = ~std::size_t{0};  // reports in the file of the settings, if any
     Pools pools{*this};
@@ -171,18 +178,36 @@ class Machine final : public Effects {
     // Accesses of an operation, told to the checker. False: some byte is not mapped.
     bool touch(Stream& stream, std::uint64_t address, std::uint64_t bytes, Use use,
                const Site& site, bool* idle = nullptr);
-    void host_touch(std::uint64_t address, std::uint64_t bytes, bool write, const Site& site);
+    // The same where bounds of blocks have been looked at: a node of a graph that is launched.
+    bool judge(Stream& stream, const Touch& touch, const Site& site, bool* idle = nullptr);
+    // Of the host, at this moment or at the point of a host function.
+    void host_touch(std::uint64_t address, std::uint64_t bytes, bool write, const Site& site,
+                    const Deferred* point = nullptr);
+    // Whether the two sides of a copy on the device overlap, which CUDA does not define.
+    void copy_touch(const Stream& stream, std::uint64_t destination, std::uint64_t source,
+                    std::uint64_t bytes, const Site& site);
+    // Sub-allocation. held: freed by the program, and kept by the pool for uses on other streams.
+    // Without a stream the order is not known.
+    enum class Told : std::uint8_t { allocated, freed, held };
+    void block_told(Stream* stream, std::uint64_t address, std::uint64_t bytes, Told told,
+                    const Site& site);
+    void region_told(std::uint64_t address, std::uint64_t bytes, const Site& site);
     // Blocks of memory pools, for the checker; and a range of which nothing is to be remembered.
     void pool_block_allocated(Stream& stream, std::uint64_t address, std::uint64_t bytes,
                               const Site& site);
-    void block_freed(Stream& stream, std::uint64_t address, std::uint64_t bytes, const Site& site);
+    void block_freed(Stream& stream, std::uint64_t address, std::uint64_t bytes, MemoryId id,
+                     const Site& site);
     // Of user objects that are gone; with them the host knows of the end of the launches that kept
     // them.
     DueCallbacks take_due_callbacks();
-    void pool_block_freed_by_host(std::uint64_t address, std::uint64_t bytes, const Site& site);
+    void pool_block_freed_by_host(std::uint64_t address, std::uint64_t bytes, MemoryId id,
+                                  const Site& site);
     void forget_range(std::uint64_t address, std::uint64_t bytes);
-    // Device memory of a range goes away.
-    void release_range(std::uint64_t address, std::uint64_t bytes, bool implicit, const Site& site);
+    // Memory of a range goes away: a mapping, or a block of a call that waits for all work.
+    void release_range(std::uint64_t address, std::uint64_t bytes, MemoryId id, const Site& site);
+    // Whether a launch uses memory that has gone since the capture; reports it.
+    bool uses_released(const Graph& graph, const CapturedTouch& touch, const Stream& stream,
+                       const Site& site);
 
     // Effects of operations at their time.
     void started(Operation& operation) override;
@@ -223,6 +248,10 @@ class Machine final : public Effects {
     std::vector<Operation*> predecessors(const Stream& stream);
     template <class Visit>
     void each_piece(std::uint64_t address, std::uint64_t bytes, Visit visit);
+    std::uint64_t bytes_in_bounds(const Stream& stream, std::uint64_t address, std::uint64_t bytes,
+                                  Use use, const Site& site);
+    std::vector<MemoryId> memory_of(std::uint64_t address, std::uint64_t bytes);
+    void memory_released(MemoryId id, const Mark& freed);
 
     std::unique_ptr<Space> space_;
     std::unique_ptr<Core> core_;

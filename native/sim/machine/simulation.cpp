@@ -36,7 +36,8 @@ std::shared_ptr<Machine> make_machine(std::string_view text, std::string& error)
             if (!given->reports.empty()) settings.stacks = given->stacks;
         }
     }
-    return Machine::make(std::move(settings), error);
+    if (!settings.reports.empty()) error = refuse_report_path(settings.reports);
+    return error.empty() ? Machine::make(std::move(settings), error) : nullptr;
 }
 
 void write_reports(const Simulation& all) {
@@ -61,6 +62,7 @@ void write_reports_at_exit() {
     Simulation& all = simulation();
     if (all.forked) return;
     const std::lock_guard guard(all.lock);
+    all.exiting = true;
     write_reports(all);
 }
 

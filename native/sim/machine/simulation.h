@@ -51,6 +51,8 @@ struct ThreadState {
     bool per_thread_default = false;
     bool relies_on_waits = false;  // that cuMemFree and the like do and do not document
     void* return_address = nullptr;
+    // The point of the host function that the thread runs, for what it tells of its accesses.
+    const Deferred* host_function = nullptr;
 };
 static_assert(std::is_trivially_destructible_v<ThreadState>);
 
@@ -64,6 +66,7 @@ struct Simulation {
     std::uint64_t calls = 0;  // of any kind; tells a quiet program from a busy one
     bool background_started = false;
     std::atomic<bool> forked{false};
+    bool exiting = false;  // the process is
     std::atomic<Stacks> stacks{Stacks::off};
     std::atomic<std::int64_t> wall_start_ns{0};
 };

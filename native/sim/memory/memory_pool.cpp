@@ -18,7 +18,7 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t to) { return (value + 
 }  // namespace
 
 MemoryPool::Grant MemoryPool::allocate(std::uint64_t bytes, Context* context, std::uint64_t stream,
-                                       const OrderedAfter& ordered_after) {
+                                       const Site& site, const OrderedAfter& ordered_after) {
     Grant grant;
     const std::uint64_t footprint = round_up(bytes, kBlockAlignment);
     const auto without_waiting = [&](const Hole& hole) {
@@ -44,8 +44,8 @@ MemoryPool::Grant MemoryPool::allocate(std::uint64_t bytes, Context* context, st
     std::erase_if(grant.awaited, ordered_after);
     ++chunk->live;
     const std::uint64_t begin = std::prev(chunks_.upper_bound(address))->first;
-    blocks_.emplace(address,
-                    PoolBlock{bytes, footprint, begin, context, machine_.pools.next_block_id()});
+    blocks_.emplace(
+        address, PoolBlock{bytes, footprint, begin, context, machine_.pools.next_block_id(), site});
     used += bytes;
     used_high = std::max(used_high, used);
     grant.address = address;
@@ -136,7 +136,8 @@ void MemoryPool::free_blocks_of(const Context* context) {
         if (block.context == context) found.push_back(address);
     }
     for (const std::uint64_t address : found) {
-        machine_.pool_block_freed_by_host(address, blocks_.at(address).bytes, Site{});
+        const PoolBlock& block = blocks_.at(address);
+        machine_.pool_block_freed_by_host(address, block.bytes, block.id, Site{});
         free(address, 0, nullptr);
     }
 }

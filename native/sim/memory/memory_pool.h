@@ -33,6 +33,7 @@ struct PoolBlock {
     std::uint64_t chunk = 0;      // address of the chunk it lies in
     Context* context = nullptr;   // of the stream it was allocated on
     std::uint64_t id = 0;
+    Site site;
 };
 
 class MemoryPool {
@@ -50,7 +51,7 @@ class MemoryPool {
     using OrderedAfter = std::function<bool(const Operation*)>;
 
     // Linear in the number of holes.
-    Grant allocate(std::uint64_t bytes, Context* context, std::uint64_t stream,
+    Grant allocate(std::uint64_t bytes, Context* context, std::uint64_t stream, const Site& site,
                    const OrderedAfter& ordered_after);
     // `reached` tells when the stream gets to the free; null: it is over already.
     void free(std::uint64_t address, std::uint64_t stream, std::shared_ptr<Milestone> reached);
@@ -66,6 +67,10 @@ class MemoryPool {
     // The block that contains an address; address and null for none.
     std::pair<std::uint64_t, const PoolBlock*> block_around(std::uint64_t address) const;
     std::size_t blocks() const { return blocks_.size(); }
+    template <class Visit>
+    void each_open(Visit visit) const {
+        for (const auto& [address, block] : blocks_) visit(block.site, block.bytes);
+    }
     // Neither blocks nor frees that are still to be reached.
     bool idle() const;
 
@@ -142,6 +147,8 @@ class Pools {
     std::uint64_t next_block_id() { return next_block_id_++; }
     std::size_t created() const { return created_.size(); }
     std::size_t blocks() const;
+    // visit(site, bytes) for each block that is open.
+    void each_open(const std::function<void(const Site&, std::uint64_t)>& visit) const;
 
   private:
     template <class Visit>

@@ -96,6 +96,10 @@ void Pools::free_blocks_of(const Context* context) {
     bury();
 }
 
+void Pools::each_open(const std::function<void(const Site&, std::uint64_t)>& visit) const {
+    each([&](const MemoryPool& pool) { pool.each_open(visit); });
+}
+
 std::size_t Pools::blocks() const {
     std::size_t count = 0;
     each([&](const MemoryPool& pool) { count += pool.blocks(); });

@@ -205,7 +205,7 @@ std::uint64_t Space::unback(std::uint64_t address) {
     return mapping.bytes;
 }
 
-std::uint64_t Space::allocate(int device, std::uint64_t bytes, Context* context,
+std::uint64_t Space::allocate(int device, std::uint64_t bytes, Context* context, const Site& site,
                               std::uint64_t& made) {
     const bool small = bytes <= kSmall;
     const std::uint64_t footprint = round_up(bytes, small ? kBlockAlignment : granularity_);
@@ -233,7 +233,7 @@ std::uint64_t Space::allocate(int device, std::uint64_t bytes, Context* context,
             slabs_.emplace(mapping, std::move(slab));
         }
     }
-    allocations_.emplace(address, Allocation{bytes, footprint, mapping, context, next_id_++});
+    allocations_.emplace(address, Allocation{bytes, footprint, mapping, context, next_id_++, site});
     return address;
 }
 
@@ -324,18 +324,19 @@ std::pair<std::uint64_t, Mapping*> Space::mapping_around(std::uint64_t address) 
     return {it->first, &it->second};
 }
 
-void* Space::allocate_host(std::uint64_t bytes, unsigned flags, Context* context) {
+void* Space::allocate_host(std::uint64_t bytes, unsigned flags, Context* context,
+                           const Site& site) {
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     host_.emplace(reinterpret_cast<std::uint64_t>(memory),
-                  HostBlock{bytes, flags, false, context, next_id_++});
+                  HostBlock{bytes, flags, false, context, next_id_++, site});
     return memory;
 }
 
 void Space::add_registered(std::uint64_t address, std::uint64_t bytes, unsigned flags,
-                           Context* context) {
-    host_.emplace(address, HostBlock{bytes, flags, true, context, next_id_++});
+                           Context* context, const Site& site) {
+    host_.emplace(address, HostBlock{bytes, flags, true, context, next_id_++, site});
 }
 
 bool Space::overlaps_host(std::uint64_t address, std::uint64_t bytes) const {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "driver/cuda_abi.h"
+#include "sim/checker/call_sites.h"
 
 namespace vramkit::sim {
 
@@ -46,6 +47,7 @@ struct Allocation {
     std::uint64_t mapping = 0;    // address of the mapping it lies in
     Context* context = nullptr;
     std::uint64_t id = 0;  // of the buffer, unique
+    Site site;             // of the call that made it
     bool freed = false;    // by cuMemFreeAsync, which its stream has not reached
 };
 
@@ -56,6 +58,7 @@ struct HostBlock {
     bool registered = false;  // by cuMemHostRegister; else allocated by us
     Context* context = nullptr;
     std::uint64_t id = 0;
+    Site site;
 };
 
 // Where a stretch of an address range really lies.
@@ -87,7 +90,8 @@ class Space {
 
     // cuMemAlloc and cuMemFree. 0: out of memory. Both say how much memory was made or went away:
     // a whole page where a small block was the first or the last in it.
-    std::uint64_t allocate(int device, std::uint64_t bytes, Context* context, std::uint64_t& made);
+    std::uint64_t allocate(int device, std::uint64_t bytes, Context* context, const Site& site,
+                           std::uint64_t& made);
     // The allocation that begins at, or contains, an address.
     const Allocation* allocation_at(std::uint64_t address) const;
     std::pair<std::uint64_t, const Allocation*> allocation_around(std::uint64_t address) const;
@@ -117,9 +121,9 @@ class Space {
     bool release_if_unused(const std::shared_ptr<Physical>& physical);
 
     // Host memory.
-    void* allocate_host(std::uint64_t bytes, unsigned flags, Context* context);
+    void* allocate_host(std::uint64_t bytes, unsigned flags, Context* context, const Site& site);
     void add_registered(std::uint64_t address, std::uint64_t bytes, unsigned flags,
-                        Context* context);
+                        Context* context, const Site& site);
     bool overlaps_host(std::uint64_t address, std::uint64_t bytes) const;
     std::pair<std::uint64_t, const HostBlock*> host_around(std::uint64_t address) const;
     void remove_host(std::uint64_t address);
@@ -129,6 +133,13 @@ class Space {
     std::byte* alias(std::uint64_t address) const;
     // The device address whose alias this is, or nothing.
     std::optional<std::uint64_t> address_of_alias(const void* pointer) const;
+
+    // visit(site, bytes) for each block of device and host memory that is open.
+    template <class Visit>
+    void each_open(Visit visit) const {
+        for (const auto& [address, block] : allocations_) visit(block.site, block.bytes);
+        for (const auto& [address, block] : host_) visit(block.site, block.bytes);
+    }
 
     // For the accounting at the end of a test.
     std::size_t allocations() const { return allocations_.size(); }

@@ -81,6 +81,7 @@ struct Operation {
     CUhostFn function = nullptr;
     CUstreamCallback callback = nullptr;
     void* data = nullptr;
+    std::shared_ptr<void> host_record;  // what `data` points to, where the checker wraps a function
     Site site;
 };
 

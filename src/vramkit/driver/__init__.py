@@ -14,7 +14,7 @@ from vramkit.driver.host_memory import PinnedMemory, RegisteredMemory
 from vramkit.driver.kernels import Kernels
 from vramkit.driver.memory import DeviceMemory, Memory
 from vramkit.driver.opening import open, profiles
-from vramkit.driver.reports import Report, Site
+from vramkit.driver.reports import LeftOpen, Report, Site, UnsupportedCall
 from vramkit.driver.simulator import Simulator, SimulatorSettings
 from vramkit.driver.timeline import Timeline, TimelineSpan
 from vramkit.driver.types import MemoryInfo, Span, SupportsCudaStream
@@ -30,6 +30,7 @@ __all__ = [
     "DriverNotFoundError",
     "Event",
     "Kernels",
+    "LeftOpen",
     "Memory",
     "MemoryInfo",
     "OutOfMemoryError",
@@ -45,6 +46,7 @@ __all__ = [
     "SupportsCudaStream",
     "Timeline",
     "TimelineSpan",
+    "UnsupportedCall",
     "open",
     "profiles",
 ]

@@ -12,7 +12,7 @@ class Site(msgspec.Struct):
 
     call: str
     stream: int | None
-    access: Literal["read", "write", "free", "alloc"]
+    access: Literal["read", "write", "atomic", "free", "alloc"]
     thread: str
     location: str
     frames: list[str] = []
@@ -21,7 +21,15 @@ class Site(msgspec.Struct):
 class Report(msgspec.Struct):
     """Two accesses that nothing orders, or one that nothing allows; `count` times the same."""
 
-    kind: Literal["race", "free_in_use", "use_after_free", "implicit_wait", "deadlock"]
+    kind: Literal[
+        "race",
+        "free_in_use",
+        "use_after_free",
+        "implicit_wait",
+        "deadlock",
+        "out_of_bounds",
+        "overlapping_copy",
+    ]
     severity: Literal["error", "warning"]
     address: int
     nbytes: int
@@ -29,3 +37,27 @@ class Report(msgspec.Struct):
     second: Site
     advice: str
     count: int
+
+
+class UnsupportedCall(msgspec.Struct):
+    """A driver call that the simulated GPU does not have. `missing`: cuGetProcAddress did not find
+    it, which is no harm unless the program needs it; `not_supported`: made, and refused."""
+
+    call: str
+    reason: Literal["missing", "not_supported"]
+    count: int
+    thread: str
+    location: str
+    frames: list[str] = []
+
+
+class LeftOpen(msgspec.Struct):
+    """Memory that was open when the process ended: by the call that allocated it, and from where.
+    A note: the end of the process frees it."""
+
+    call: str
+    nbytes: int
+    count: int
+    thread: str
+    location: str
+    frames: list[str] = []

@@ -11,10 +11,11 @@ from typing import Literal
 import msgspec
 
 from vramkit import _core
-from vramkit.driver.reports import Report
+from vramkit.driver.reports import Report, UnsupportedCall
 from vramkit.driver.types import SupportsCudaStream
 
 ALL = (1 << 64) - 1
+MOST_ADVANCE = 1e9  # seconds
 
 
 class SimulatorSettings(msgspec.Struct):
@@ -51,15 +52,17 @@ class Simulator:
         data: bool = True,
         capacity: int | str | None = None,
         devices: int = 1,
+        patience: float | None = None,
         stacks: Literal["off", "python", "native"] = "off",
         reports: str | Path | None = None,
     ) -> None:
-        """Forget everything and start anew.
+        """Forget everything and start again.
 
         Streams, events and memory made before are gone and say so when used; Device objects
         live on. `scale` is simulated seconds a real second on the wall clock; `data=False` keeps
-        sizes and times only; `capacity` is bytes, or text such as "4GiB"; `reports` is a file
-        written at exit.
+        sizes and times only; `capacity` is bytes, or text such as "4GiB"; `patience` is the real
+        seconds after which a wait that nothing can end is a deadlock; `reports` is a file written
+        at exit. Raises ValueError for a setting that cannot be used.
         """
         for name, value in (("checker", checker), ("data", data)):
             if not isinstance(value, bool):
@@ -74,6 +77,8 @@ class Simulator:
         }
         if scale is not None:
             settings["scale"] = scale
+        if patience is not None:
+            settings["patience"] = patience
         if capacity is not None:
             settings["capacity"] = capacity
         if reports is not None:
@@ -105,7 +110,10 @@ class Simulator:
         """Let the calling thread's host clock run on, as host work would. Virtual clock only."""
         if seconds < 0:
             raise ValueError(f"seconds is {seconds}; time does not run back")
-        self._controls.advance(seconds * 1e9)
+        if not seconds <= MOST_ADVANCE:  # not a number, too
+            raise ValueError(f"seconds is {seconds}; it may be a number from 0 to {MOST_ADVANCE:g}")
+        if not self._controls.advance(seconds * 1e9):
+            raise ValueError("the wall clock runs by itself; advance() needs clock='virtual'")
 
     def start_timeline(self, limit: int) -> None:
         """Keep the newest `limit` spans from now on; 0 stops. Device.timeline() is the way in."""
@@ -120,11 +128,20 @@ class Simulator:
     def reports(self) -> list[Report]:
         return msgspec.json.decode(self._controls.reports(), type=list[Report])
 
+    def reports_left_out(self) -> int:
+        """Pairs of call sites beyond the first 1000, of which reports() says nothing."""
+        return self._controls.reports_left_out()
+
+    def unsupported(self) -> list[UnsupportedCall]:
+        """Driver calls that were asked for and that the simulated GPU does not have."""
+        return msgspec.json.decode(self._controls.unsupported(), type=list[UnsupportedCall])
+
     def clear_reports(self) -> None:
         self._controls.clear_reports()
 
     def host_access(self, address: int, nbytes: int, write: bool) -> None:
-        """Tell the checker that host code reads or writes pinned memory, or an alias, now."""
+        """Tell the checker that host code reads or writes pinned memory, or an alias: now, or in a
+        host function at that point of its stream."""
         self._controls.host_access(address, nbytes, write)
 
     def block_alloc(self, address: int, nbytes: int, stream: SupportsCudaStream) -> None:
@@ -134,6 +151,16 @@ class Simulator:
     def block_free(self, address: int, nbytes: int, stream: SupportsCudaStream) -> None:
         """Tell the checker that a pool takes a range back in the order of a stream."""
         self._controls.block_free(address, nbytes, stream)
+
+    def block_hold(self, address: int, nbytes: int, stream: SupportsCudaStream) -> None:
+        """Tell the checker that the program has freed a block which the pool holds for uses on
+        other streams; block_free() follows when they are over."""
+        self._controls.block_hold(address, nbytes, stream)
+
+    def block_region(self, address: int, nbytes: int) -> None:
+        """Tell the checker that all of a range is handed out in blocks: what lies in none of them
+        is nobody's to use."""
+        self._controls.block_region(address, nbytes)
 
     @contextmanager
     def relying_on_waits(self) -> Iterator[None]:
