@@ -121,7 +121,9 @@ CUresult copy(Call& call, std::uint64_t destination, std::uint64_t source, std::
         }
         machine.touch(*stream, source, bytes, Use::read, call.site());
         machine.touch(*stream, destination, bytes, Use::write, call.site(), &idle);
-        // Garbage until the bytes land: at once where nothing in flight may still read it.
+        // Garbage until the bytes land: at once where nothing in flight may still read it, as far
+        // as is known; of host functions it is not.
+        if (machine.checker.awaits_deferred()) idle = false;
         operation->poison = true;
         const bool overlap = destination < source + bytes && source < destination + bytes;
         if (overlap) operation->poison = false;

@@ -56,6 +56,11 @@ std::shared_ptr<Deferred> Checker::defer(const Actor& actor) {
     return point;
 }
 
+bool Checker::awaits_deferred() const {
+    return std::any_of(deferred_.begin(), deferred_.end(),
+                       [](const auto& each) { return !each.expired(); });
+}
+
 // Clocks of a component never fall: once one of its accesses is after a point, all later ones are.
 void Checker::note_followers(const Actor& actor) {
     for (const auto& each : deferred_) {

@@ -66,6 +66,8 @@ class Checker {
     static void order_after(Actor& actor, const Clock& earlier) { actor.clock.join(earlier); }
     // The newest operation of the actor tells its accesses later, while somebody holds this.
     std::shared_ptr<Deferred> defer(const Actor& actor);
+    // Whether there are accesses to come of which nothing is known yet.
+    bool awaits_deferred() const;
 
     // The host has waited for this, by a call that documents it.
     void host_waited(const Clock& clock);
