@@ -1,7 +1,7 @@
 // Reports of the checker as text.
 #pragma once
 
-#include "sim/control/json.h"
+#include "base/json.h"
 #include "sim/machine/machine.h"
 
 namespace vramkit::sim {

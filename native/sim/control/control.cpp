@@ -8,6 +8,7 @@
 #include "sim/checker/reports.h"
 
 using namespace vramkit::sim;
+using vramkit::Json;
 
 namespace {
 

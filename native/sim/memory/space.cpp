@@ -34,36 +34,6 @@ auto containing(Map& map, std::uint64_t address, Size size) {
 
 constexpr auto kBytes = [](const auto& entry) { return entry.bytes; };
 
-// Takes an aligned stretch out of a map of free intervals; 0 where none fits.
-std::uint64_t take(std::map<std::uint64_t, std::uint64_t>& holes, std::uint64_t bytes,
-                   std::uint64_t alignment) {
-    for (auto hole = holes.begin(); hole != holes.end(); ++hole) {
-        const std::uint64_t begin = round_up(hole->first, alignment);
-        if (begin > hole->second || hole->second - begin < bytes) continue;
-        const std::uint64_t hole_begin = hole->first, hole_end = hole->second;
-        holes.erase(hole);
-        if (hole_begin < begin) holes.emplace(hole_begin, begin);
-        if (begin + bytes < hole_end) holes.emplace(begin + bytes, hole_end);
-        return begin;
-    }
-    return 0;
-}
-
-// Gives a stretch back and joins it with its neighbours.
-void give(std::map<std::uint64_t, std::uint64_t>& holes, std::uint64_t begin, std::uint64_t end) {
-    auto after = holes.lower_bound(begin);
-    if (after != holes.begin() && std::prev(after)->second == begin) {
-        --after;
-        begin = after->first;
-        after = holes.erase(after);
-    }
-    if (after != holes.end() && after->first == end) {
-        end = after->second;
-        holes.erase(after);
-    }
-    holes.emplace(begin, end);
-}
-
 }  // namespace
 
 std::unique_ptr<Space> Space::make(bool data, int devices, std::uint64_t capacity,
@@ -95,8 +65,8 @@ std::unique_ptr<Space> Space::make(bool data, int devices, std::uint64_t capacit
     space->granularity_ = granularity;
     space->used_.assign(devices, 0);
     // The first page of addresses stays unused, and all begin at a multiple of the granularity.
-    space->free_addresses_.emplace(round_up(space->base_ + 1, granularity),
-                                   space->base_ + space->address_bytes_);
+    const std::uint64_t begin = round_up(space->base_ + 1, granularity);
+    space->free_addresses_.insert(begin, space->base_ + space->address_bytes_ - begin);
     return space;
 }
 
@@ -115,24 +85,13 @@ Space::~Space() {
 
 std::uint64_t Space::take_addresses(std::uint64_t bytes, std::uint64_t alignment,
                                     std::uint64_t wish) {
-    if (wish != 0 && wish % alignment == 0) {
-        auto hole = free_addresses_.upper_bound(wish);
-        if (hole != free_addresses_.begin()) {
-            --hole;
-            if (wish < hole->second && hole->second - wish >= bytes) {
-                const std::uint64_t begin = hole->first, end = hole->second;
-                free_addresses_.erase(hole);
-                if (begin < wish) free_addresses_.emplace(begin, wish);
-                if (wish + bytes < end) free_addresses_.emplace(wish + bytes, end);
-                return wish;
-            }
-        }
-    }
-    return take(free_addresses_, bytes, alignment);
+    const bool can = wish != 0 && wish % alignment == 0;
+    if (can && free_addresses_.take_at(wish, bytes)) return wish;
+    return free_addresses_.take_lowest(bytes, alignment);
 }
 
 void Space::give_addresses(std::uint64_t address, std::uint64_t bytes) {
-    give(free_addresses_, address, address + bytes);
+    free_addresses_.insert(address, bytes);
 }
 
 std::shared_ptr<Physical> Space::create(int device, std::uint64_t bytes,
@@ -214,7 +173,7 @@ std::uint64_t Space::allocate(int device, std::uint64_t bytes, Context* context,
     if (small) {
         for (auto& [begin, slab] : slabs_) {
             if (slab.device != device) continue;
-            address = take(slab.holes, footprint, kBlockAlignment);
+            address = slab.holes.take_lowest(footprint, kBlockAlignment);
             if (address != 0) {
                 slab.live += 1;
                 mapping = begin;
@@ -228,9 +187,10 @@ std::uint64_t Space::allocate(int device, std::uint64_t bytes, Context* context,
         address = mapping = back(device, size);
         if (mapping == 0) return 0;
         if (small) {
-            SmallSlab slab{.device = device, .holes = {{mapping, mapping + size}}, .live = 1};
-            take(slab.holes, footprint, kBlockAlignment);
-            slabs_.emplace(mapping, std::move(slab));
+            SmallSlab& slab = slabs_[mapping];
+            slab.device = device;
+            slab.live = 1;
+            slab.holes.insert(mapping + footprint, size - footprint);
         }
     }
     allocations_.emplace(address, Allocation{bytes, footprint, mapping, context, next_id_++, site});
@@ -254,7 +214,7 @@ std::uint64_t Space::free(std::uint64_t address) {
     allocations_.erase(it);
     auto slab = slabs_.find(block.mapping);
     if (slab != slabs_.end()) {
-        give(slab->second.holes, address, address + block.footprint);
+        slab->second.holes.insert(address, block.footprint);
         if (--slab->second.live > 0) return block.bytes;
         slabs_.erase(slab);
     }

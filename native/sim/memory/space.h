@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/range_set.h"
 #include "driver/cuda_abi.h"
 #include "sim/checker/call_sites.h"
 
@@ -167,14 +168,14 @@ class Space {
     std::vector<std::uint64_t> used_;  // bytes by device
     std::uint64_t next_offset_ = 0;    // of physical memory
     std::uint64_t next_id_ = 1;
-    std::map<std::uint64_t, std::uint64_t> free_addresses_;  // begin -> end
-    std::map<std::uint64_t, std::uint64_t> reservations_;    // begin -> bytes
+    RangeSet free_addresses_;
+    std::map<std::uint64_t, std::uint64_t> reservations_;  // begin -> bytes
     std::map<std::uint64_t, Mapping> mappings_;
     std::map<std::uint64_t, Allocation> allocations_;
     std::map<std::uint64_t, HostBlock> host_;
     struct SmallSlab {
         int device = 0;
-        std::map<std::uint64_t, std::uint64_t> holes;  // begin -> end
+        RangeSet holes;
         std::uint64_t live = 0;
     };
     std::map<std::uint64_t, SmallSlab> slabs_;  // by address of their mapping

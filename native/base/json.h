@@ -1,13 +1,15 @@
-// Writes JSON text: just enough for reports and counts.
+// Writes JSON text: objects and arrays by nesting, commas by themselves.
 #pragma once
 
 #include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <vector>
 
-namespace vramkit::sim {
+namespace vramkit {
 
 class Json {
   public:
@@ -32,12 +34,25 @@ class Json {
     Json& value(bool truth) { return raw(truth ? "true" : "false"); }
     Json& value(std::uint64_t number) { return raw(std::to_string(number)); }
     Json& value(int number) { return raw(std::to_string(number)); }
+    // The shortest text that reads back as the same number; null for what is none.
     Json& value(double number) {
+        if (!std::isfinite(number)) return null();
         char digits[32];
         const auto end = std::to_chars(digits, digits + sizeof digits, number).ptr;
         return raw(std::string_view(digits, static_cast<std::size_t>(end - digits)));
     }
+    Json& value(const std::vector<double>& numbers) {
+        begin_array();
+        for (const double number : numbers) value(number);
+        return end_array();
+    }
     Json& null() { return raw("null"); }
+    // Text that is JSON already.
+    Json& raw(std::string_view text) {
+        separate();
+        text_ += text;
+        return *this;
+    }
 
     template <class Value>
     Json& field(std::string_view name, const Value& given) {
@@ -59,11 +74,6 @@ class Json {
         fresh_ = false;
         return *this;
     }
-    Json& raw(std::string_view text) {
-        separate();
-        text_ += text;
-        return *this;
-    }
     void separate() {
         if (!fresh_) text_ += ',';
         fresh_ = false;
@@ -76,7 +86,7 @@ class Json {
                 text_ += c;
             } else if (static_cast<unsigned char>(c) < 0x20) {
                 char escape[8];
-                std::snprintf(escape, sizeof escape, "\\u%04x", c);
+                std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned char>(c));
                 text_ += escape;
             } else {
                 text_ += c;
@@ -89,4 +99,4 @@ class Json {
     bool fresh_ = true;  // nothing stands before the next value in its object or array
 };
 
-}  // namespace vramkit::sim
+}  // namespace vramkit
