@@ -51,21 +51,25 @@ void Checker::issue(Actor& actor) {
 std::shared_ptr<Deferred> Checker::defer(const Actor& actor) {
     auto point = std::make_shared<Deferred>();
     point->actor = actor;
-    std::erase_if(deferred_, [](const auto& each) { return each.expired(); });
+    drop_told();
     deferred_.push_back(point);
     return point;
 }
 
-bool Checker::awaits_deferred() const {
-    return std::any_of(deferred_.begin(), deferred_.end(),
-                       [](const auto& each) { return !each.expired(); });
+void Checker::drop_told() {
+    std::erase_if(deferred_, [](const auto& each) { return each.expired(); });
+}
+
+bool Checker::awaits_deferred() {
+    drop_told();
+    return !deferred_.empty();
 }
 
 // Clocks of a component never fall: once one of its accesses is after a point, all later ones are.
 void Checker::note_followers(const Actor& actor) {
+    drop_told();
     for (const auto& each : deferred_) {
         const std::shared_ptr<Deferred> point = each.lock();
-        if (point == nullptr) continue;
         const Actor& at = point->actor;
         if (actor.clock.at(at.component) < at.clock.at(at.component)) continue;
         point->followed.try_emplace(actor.component, actor.clock.at(actor.component));

@@ -67,7 +67,7 @@ class Checker {
     // The newest operation of the actor tells its accesses later, while somebody holds this.
     std::shared_ptr<Deferred> defer(const Actor& actor);
     // Whether there are accesses to come of which nothing is known yet.
-    bool awaits_deferred() const;
+    bool awaits_deferred();
 
     // The host has waited for this, by a call that documents it.
     void host_waited(const Clock& clock);
@@ -135,6 +135,8 @@ class Checker {
     void store(Segment& segment, const Mark& mark);
     void store_deferred(Segment& segment, const Mark& mark, const Deferred& point);
     void note_followers(const Actor& actor);
+    // Of points that nobody holds any more.
+    void drop_told();
     void prune();
 
     Clock host_;
