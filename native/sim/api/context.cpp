@@ -75,7 +75,7 @@ SIM_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
                    DeviceState& state = call.machine().devices[device];
                    if (state.primary_references == 0) return CUDA_SUCCESS;
                    const CUresult result = end_context(call, state.primary.get());
-                   // References outlive the reset; the next retain makes the context anew.
+                   // References outlive the reset; the next retain makes the context again.
                    state.primary_references = 0;
                    return result;
                });

@@ -84,7 +84,7 @@ CUresult Call::wait_a_little(Waiting& waiting) {
 }
 
 CUresult Call::wait_for(const std::shared_ptr<Stream>& stream) {
-    // The legacy stream stands for all blocking ones. They are looked up anew each time: one that
+    // The legacy stream stands for all blocking ones. They are looked up again each time: one that
     // was destroyed is gone once its work is over.
     Context& context = *stream->context;
     const bool legacy = stream == context.legacy;
