@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "allocators_bench.h"
-#include "json.h"
 #include "machine.h"
+#include "result_file.h"
 
 namespace bench {
 
@@ -63,29 +63,29 @@ class AllocatorReport {
     void save() const {
         if (path_.empty()) return;
         Json json;
-        json.open('{').member("benchmark", "allocators");
-        json.member("complete", ended_ == cases_.size());
-        json.member("simulated", simulated_).member("device", device_);
-        json.member("driver_version", version_).key("settings").raw(settings_);
+        json.begin_object().field("benchmark", "allocators");
+        json.field("complete", ended_ == cases_.size());
+        json.field("simulated", simulated_).field("device", device_);
+        json.field("driver_version", version_).key("settings").raw(settings_);
         write_machine(json);
-        json.member("repetitions", repetitions_).key("rows").open('[');
+        json.field("repetitions", repetitions_).key("rows").begin_array();
         for (const Row& row : rows_) write(json, row);
-        write_file(path_, json.close(']').close('}').text());
+        write_file(path_, json.end_array().end_object().text());
     }
 
     static void write(Json& json, const Row& row) {
-        json.open('{').member("workload", row.workload).member("allocator", row.allocator);
-        json.member("unit", row.unit);
-        if (!row.error.empty()) json.member("error", row.error);
-        if (!row.outcome.empty()) json.member("outcome", row.outcome);
+        json.begin_object().field("workload", row.workload).field("allocator", row.allocator);
+        json.field("unit", row.unit);
+        if (!row.error.empty()) json.field("error", row.error);
+        if (!row.outcome.empty()) json.field("outcome", row.outcome);
         if (!row.values.empty()) {
-            json.member("median", quantile(row.values, 0.5));
-            json.member("p10", quantile(row.values, 0.1));
-            json.member("p90", quantile(row.values, 0.9));
+            json.field("median", quantile(row.values, 0.5));
+            json.field("p10", quantile(row.values, 0.1));
+            json.field("p90", quantile(row.values, 0.9));
         }
-        json.member("values", row.values).key("details").open('{');
-        for (const auto& [name, value] : row.details) json.member(name, value);
-        json.close('}').close('}');
+        json.field("values", row.values).key("details").begin_object();
+        for (const auto& [name, value] : row.details) json.field(name, value);
+        json.end_object().end_object();
     }
 
     const bool simulated_;

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "enqueue_work.h"
-#include "json.h"
 #include "machine.h"
 #include "options.h"
+#include "result_file.h"
 #include "samples.h"
 #include "time_limit.h"
 
@@ -144,29 +144,29 @@ void require_no_reports(const Gpu& gpu) {
 std::string report(const Options& options, const std::string& settings,
                    const std::vector<Case>& cases, const std::vector<Mixed>& mixed) {
     Json json;
-    json.open('{').member("benchmark", "enqueue").member("simulated", true);
-    json.member("profile", options.profile).key("settings").raw(settings);
+    json.begin_object().field("benchmark", "enqueue").field("simulated", true);
+    json.field("profile", options.profile).key("settings").raw(settings);
     write_machine(json);
-    json.member("operations", options.operations).member("repetitions", options.repetitions);
-    json.member("synchronise_every", kSynchroniseEvery).key("cases").open('[');
+    json.field("operations", options.operations).field("repetitions", options.repetitions);
+    json.field("synchronise_every", kSynchroniseEvery).key("cases").begin_array();
     for (const Case& each : cases) {
-        json.open('{').member("operation", each.operation->name);
-        json.member("call", each.operation->call).member("streams", each.streams);
-        json.member("synchronised", each.synchronised).member("checker", each.checker);
-        json.member("unit", "ns").member("median", quantile(each.call_ns, 0.5));
-        json.member("p10", quantile(each.call_ns, 0.1)).member("p90", quantile(each.call_ns, 0.9));
-        json.member("values", each.call_ns).member("drain_median", quantile(each.drain_ns, 0.5));
-        json.member("resident_growth_bytes", each.growth_bytes).close('}');
+        json.begin_object().field("operation", each.operation->name);
+        json.field("call", each.operation->call).field("streams", each.streams);
+        json.field("synchronised", each.synchronised).field("checker", each.checker);
+        json.field("unit", "ns").field("median", quantile(each.call_ns, 0.5));
+        json.field("p10", quantile(each.call_ns, 0.1)).field("p90", quantile(each.call_ns, 0.9));
+        json.field("values", each.call_ns).field("drain_median", quantile(each.drain_ns, 0.5));
+        json.field("resident_growth_bytes", each.growth_bytes).end_object();
     }
-    json.close(']').key("mixed").open('[');
+    json.end_array().key("mixed").begin_array();
     for (const Mixed& each : mixed) {
-        json.open('{').member("operations", options.mixed / 10 * 10);
-        json.member("synchronised", each.synchronised).member("checker", each.checker);
-        json.member("seconds", each.seconds);
-        json.member("resident_bytes", each.resident);
-        json.member("growth_bytes", quantile(each.resident, 1) - each.resident.front()).close('}');
+        json.begin_object().field("operations", options.mixed / 10 * 10);
+        json.field("synchronised", each.synchronised).field("checker", each.checker);
+        json.field("seconds", each.seconds);
+        json.field("resident_bytes", each.resident);
+        json.field("growth_bytes", quantile(each.resident, 1) - each.resident.front()).end_object();
     }
-    return json.close(']').close('}').text();
+    return json.end_array().end_object().text();
 }
 
 void run(const Options& options) {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "fidelity_table.h"
-#include "json.h"
 #include "machine.h"
 #include "options.h"
+#include "result_file.h"
 #include "time_limit.h"
 
 namespace {
@@ -53,27 +53,27 @@ std::optional<Options> parse(int count, char** arguments) {
 std::string report(const Gpu& gpu, const Options& options, const std::vector<Result>& results,
                    bool complete) {
     Json json;
-    json.open('{').member("benchmark", "fidelity").member("complete", complete);
-    json.member("simulated", gpu.simulated()).member("device", gpu.name());
-    json.member("driver_version", gpu.version()).key("settings").raw(gpu.settings());
+    json.begin_object().field("benchmark", "fidelity").field("complete", complete);
+    json.field("simulated", gpu.simulated()).field("device", gpu.name());
+    json.field("driver_version", gpu.version()).key("settings").raw(gpu.settings());
     write_machine(json);
-    json.member("repetitions", options.repetitions).key("scenarios").open('[');
+    json.field("repetitions", options.repetitions).key("scenarios").begin_array();
     for (const Result& result : results) {
-        json.open('{').member("scenario", result.scenario->name);
-        json.member("family", result.scenario->family);
-        json.member("quantity", result.scenario->quantity).member("unit", "us");
-        json.member("bytes", static_cast<double>(result.scenario->bytes));
+        json.begin_object().field("scenario", result.scenario->name);
+        json.field("family", result.scenario->family);
+        json.field("quantity", result.scenario->quantity).field("unit", "us");
+        json.field("bytes", static_cast<double>(result.scenario->bytes));
         if (!result.error.empty()) {
-            json.member("error", result.error);
+            json.field("error", result.error);
         } else {
-            json.member("repetitions", static_cast<int>(result.values.size()));
-            json.member("median", quantile(result.values, 0.5));
-            json.member("p10", quantile(result.values, 0.1));
-            json.member("p90", quantile(result.values, 0.9)).member("values", result.values);
+            json.field("repetitions", static_cast<int>(result.values.size()));
+            json.field("median", quantile(result.values, 0.5));
+            json.field("p10", quantile(result.values, 0.1));
+            json.field("p90", quantile(result.values, 0.9)).field("values", result.values);
         }
-        json.close('}');
+        json.end_object();
     }
-    return json.close(']').close('}').text();
+    return json.end_array().end_object().text();
 }
 
 // Brings a real card out of its idle clocks; costs the simulated one nothing that is measured.

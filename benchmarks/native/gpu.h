@@ -107,7 +107,7 @@ class Gpu {
 
     std::shared_ptr<vramkit::Driver> driver_;
     double (*simulated_now_)() = nullptr;
-    void (*simulated_advance_)(double) = nullptr;
+    int (*simulated_advance_)(double) = nullptr;
     CUdevice device_ = 0;
     CUcontext context_ = nullptr;
     CUmodule module_ = nullptr;
@@ -163,7 +163,7 @@ inline void reset(const vramkit::Driver& driver, const std::string& settings) {
 inline Gpu::Gpu(const GpuOptions& options) : driver_(detail::open_driver(options)) {
     if (options.simulated) {
         simulated_now_ = detail::control<double (*)()>(*driver_, "simNow");
-        simulated_advance_ = detail::control<void (*)(double)>(*driver_, "simAdvance");
+        simulated_advance_ = detail::control<int (*)(double)>(*driver_, "simAdvance");
         detail::reset(*driver_, options.settings);
     }
     GPU_CALL(*this, cuInit, 0);

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "json.h"
+#include "result_file.h"
 
 namespace bench {
 
@@ -33,20 +33,20 @@ inline void write_machine(Json& json) {
     const std::time_t seconds = std::time(nullptr);
     char date[32];
     std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&seconds));
-    json.key("machine").open('{');
-    json.member("cpu", line_after("/proc/cpuinfo", "model name"));
-    json.member("cores", static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
+    json.key("machine").begin_object();
+    json.field("cpu", line_after("/proc/cpuinfo", "model name"));
+    json.field("cores", static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
     // The version alone: what follows it says who built the kernel.
     const std::string_view release = system.release;
-    json.member("kernel", std::string(system.sysname) + " " +
-                              std::string(release.substr(0, release.find('-'))));
-    json.member("nvidia_driver", line_after("/proc/driver/nvidia/version", "NVRM version"));
+    json.field("kernel", std::string(system.sysname) + " " +
+                             std::string(release.substr(0, release.find('-'))));
+    json.field("nvidia_driver", line_after("/proc/driver/nvidia/version", "NVRM version"));
 #ifdef __clang__
-    json.member("compiler", __VERSION__);
+    json.field("compiler", __VERSION__);
 #else
-    json.member("compiler", "g++ " __VERSION__);
+    json.field("compiler", "g++ " __VERSION__);
 #endif
-    json.close('}').member("date", date);
+    json.end_object().field("date", date);
 }
 
 }  // namespace bench

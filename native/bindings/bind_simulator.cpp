@@ -31,10 +31,14 @@ class Controls {
         find(host_access_, "simHostAccess");
         find(block_alloc_, "simBlockAlloc");
         find(block_free_, "simBlockFree");
+        find(block_hold_, "simBlockHold");
+        find(block_region_, "simBlockRegion");
         find(rely_on_waits_, "simRelyOnWaits");
         find(settings_, "simSettings");
         find(reports_, "simReports");
         find(clear_reports_, "simClearReports");
+        find(reports_left_out_, "simReportsLeftOut");
+        find(unsupported_, "simUnsupported");
         find(call_counts_, "simCallCounts");
         find(reset_call_counts_, "simResetCallCounts");
         find(live_objects_, "simLiveObjects");
@@ -61,7 +65,7 @@ class Controls {
     }
 
     double now() const { return call(now_); }
-    void advance(double nanoseconds) const { call(advance_, nanoseconds); }
+    bool advance(double nanoseconds) const { return call(advance_, nanoseconds) == 0; }
     uint64_t host_alias(uint64_t address) const {
         return reinterpret_cast<uintptr_t>(call(host_alias_, address));
     }
@@ -78,8 +82,18 @@ class Controls {
         set_calls_stay_here(on);
         call(rely_on_waits_, on ? 1 : 0);
     }
+    void block_hold(uint64_t address, size_t bytes, nb::handle stream) const {
+        call(block_hold_, address, bytes, stream_handle(stream));
+    }
+    void block_region(uint64_t address, size_t bytes) const {
+        call(block_region_, address, bytes);
+    }
     nb::bytes settings() const { return text(settings_); }
     nb::bytes reports() const { return text(reports_); }
+    nb::bytes unsupported() const { return text(unsupported_); }
+    uint64_t reports_left_out() const {
+        return call(reports_left_out_);
+    }
     nb::bytes call_counts() const { return text(call_counts_); }
     nb::bytes live_objects() const { return text(live_objects_); }
     nb::bytes timeline() const { return text(timeline_); }
@@ -136,10 +150,14 @@ class Controls {
     decltype(&simHostAccess) host_access_;
     decltype(&simBlockAlloc) block_alloc_;
     decltype(&simBlockFree) block_free_;
+    decltype(&simBlockHold) block_hold_;
+    decltype(&simBlockRegion) block_region_;
     decltype(&simRelyOnWaits) rely_on_waits_;
     decltype(&simSettings) settings_;
     decltype(&simReports) reports_;
     decltype(&simClearReports) clear_reports_;
+    decltype(&simReportsLeftOut) reports_left_out_;
+    decltype(&simUnsupported) unsupported_;
     decltype(&simCallCounts) call_counts_;
     decltype(&simResetCallCounts) reset_call_counts_;
     decltype(&simLiveObjects) live_objects_;
@@ -160,13 +178,15 @@ void bind_simulator(nb::module_& module) {
         .def("settings", &Controls::settings)
         .def("reports", &Controls::reports)
         .def("clear_reports", &Controls::clear_reports)
+        .def("reports_left_out", &Controls::reports_left_out)
+        .def("unsupported", &Controls::unsupported)
         .def("call_counts", &Controls::call_counts)
         .def("reset_call_counts", &Controls::reset_call_counts)
         .def("live_objects", &Controls::live_objects)
         .def("timeline", &Controls::timeline)
         .def("clear_faults", &Controls::clear_faults);
     def(controls, "reset", &Controls::reset, nb::arg("settings"));
-    def(controls, "advance", &Controls::advance, nb::arg("nanoseconds"));
+    def(controls, "advance", &Controls::advance, nb::arg("nanoseconds"), "False: refused.");
     def(controls, "host_alias", &Controls::host_alias, nb::arg("address"),
         nb::sig("def host_alias(self, address: int) -> int"), "0 where there is none.");
     def(controls, "host_access", &Controls::host_access, nb::arg("address"), nb::arg("nbytes"),
@@ -178,6 +198,11 @@ void bind_simulator(nb::module_& module) {
     def(controls, "block_free", &Controls::block_free, nb::arg("address"), nb::arg("nbytes"),
         nb::arg("stream"),
         nb::sig("def block_free(self, address: int, nbytes: int, stream: object) -> None"));
+    def(controls, "block_hold", &Controls::block_hold, nb::arg("address"), nb::arg("nbytes"),
+        nb::arg("stream"),
+        nb::sig("def block_hold(self, address: int, nbytes: int, stream: object) -> None"));
+    def(controls, "block_region", &Controls::block_region, nb::arg("address"), nb::arg("nbytes"),
+        nb::sig("def block_region(self, address: int, nbytes: int) -> None"));
     def(controls, "rely_on_waits", &Controls::rely_on_waits, nb::arg("on"));
     def(controls, "timeline_start", &Controls::timeline_start, nb::arg("limit"));
     def(controls, "inject", &Controls::inject, nb::arg("glob"), nb::arg("nth"), nb::arg("times"),

@@ -28,7 +28,7 @@ std::uint64_t Arena::take(std::uint64_t bytes, StreamRef stream, Failure& why) {
     std::uint64_t address = 0;
     {
         const std::lock_guard guard(own.lock);
-        address = own.list.take(size);
+        address = own.list.take_best(size);
     }
     if (address == 0) {
         const std::uint64_t superblocks = round_up(size, kSuperblock);
@@ -82,10 +82,10 @@ Arena::OfStream& Arena::arena_of(const StreamRef& stream) {
 
 std::uint64_t Arena::take_superblocks(std::uint64_t bytes) {
     const std::lock_guard guard(lock_);
-    if (const std::uint64_t address = global_.take(bytes); address != 0) return address;
+    if (const std::uint64_t address = global_.take_best(bytes); address != 0) return address;
     if (bytes > slab_.bytes()) return 0;
     collect();
-    return global_.take(bytes);
+    return global_.take_best(bytes);
 }
 
 void Arena::collect() {
@@ -107,7 +107,7 @@ void Arena::collect() {
             if (first < last) found.push_back({&arena, slab_.address() + first, last - first});
         }
         for (std::size_t i = before; i < found.size(); ++i) {
-            arena.list.remove(found[i].address, found[i].size);
+            arena.list.take_at(found[i].address, found[i].size);
         }
     }
     const bool done = call().cuCtxSynchronize() == CUDA_SUCCESS;
@@ -136,7 +136,7 @@ void Arena::give_back_everything() {
     const std::lock_guard guard(lock_);
     const std::lock_guard arenas(arenas_lock_);
     arenas_.clear();
-    global_ = FreeList();
+    global_ = RangeSet();
     slab_.close();
 }
 

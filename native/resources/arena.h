@@ -12,7 +12,7 @@
 #include <mutex>
 #include <shared_mutex>
 
-#include "resources/free_list.h"
+#include "base/range_set.h"
 #include "resources/plain_resource.h"
 #include "resources/slab.h"
 
@@ -32,7 +32,7 @@ class Arena final : public PlainResource {
   private:
     struct OfStream {
         mutable std::mutex lock;
-        FreeList list;
+        RangeSet list;
     };
 
     Arena(std::shared_ptr<Driver> driver, CUcontext context)
@@ -52,7 +52,7 @@ class Arena final : public PlainResource {
     // Lock order: that of the slab, that of the map, then those of the arenas, one at a time.
     mutable std::mutex lock_;
     Slab slab_;
-    FreeList global_;
+    RangeSet global_;
     mutable std::shared_mutex arenas_lock_;
     std::map<std::uint64_t, OfStream> arenas_;  // by stream id; nodes stay where they are
 };

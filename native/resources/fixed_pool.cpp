@@ -43,12 +43,12 @@ std::uint64_t FixedPool::take(std::uint64_t bytes, StreamRef stream, Failure& wh
 
 std::uint64_t FixedPool::find(std::uint64_t size, StreamRef stream, Failure& why) {
     Freed& own = freed_[stream.id];
-    if (const std::uint64_t address = own.list.take(size); address != 0) return address;
-    if (const std::uint64_t address = unused_.take(size); address != 0) return address;
+    if (const std::uint64_t address = own.list.take_best(size); address != 0) return address;
+    if (const std::uint64_t address = unused_.take_best(size); address != 0) return address;
     for (auto& [id, other] : freed_) {
         if (&other == &own || other.list.largest() < size) continue;
         if (!wait_for(other, stream, why)) return 0;
-        return other.list.take(size);
+        return other.list.take_best(size);
     }
     if (size > slab_.bytes()) return 0;
     for (auto& [id, other] : freed_) {
@@ -59,7 +59,7 @@ std::uint64_t FixedPool::find(std::uint64_t size, StreamRef stream, Failure& why
         if (!record(own, stream, why)) return 0;
     }
     own.list.insert_all(unused_);
-    return own.list.take(size);
+    return own.list.take_best(size);
 }
 
 bool FixedPool::give(std::uint64_t address, const Block& block, StreamRef at, Failure& why) {
@@ -105,7 +105,7 @@ void FixedPool::give_back_everything() {
         if (freed.event != nullptr) call().cuEventDestroy_v2(freed.event);
     }
     freed_.clear();
-    unused_ = FreeList();
+    unused_ = RangeSet();
     slab_.close();
 }
 

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "resources/free_list.h"
+#include "base/range_set.h"
 #include "resources/plain_resource.h"
 #include "resources/slab.h"
 
@@ -26,7 +26,7 @@ class FixedPool final : public PlainResource {
 
   private:
     struct Freed {
-        FreeList list;
+        RangeSet list;
         CUevent event = nullptr;  // behind all use of what is in the list
     };
 
@@ -44,7 +44,7 @@ class FixedPool final : public PlainResource {
 
     mutable std::mutex lock_;
     Slab slab_;
-    FreeList unused_;                                 // never handed out: no order to keep
+    RangeSet unused_;                                 // never handed out: no order to keep
     std::unordered_map<std::uint64_t, Freed> freed_;  // by stream id
 };
 

@@ -11,12 +11,13 @@
 extern "C" {
 #endif
 
-// Forgets everything (contexts, memory, work, reports, counts, faults) and starts anew with
+// Forgets everything (contexts, memory, work, reports, counts, faults) and starts again with
 // settings as in VRAMKIT_SIM: "key=value,key=value". Keys:
 //   profile=h200      name beside the library, or a path to a .toml
 //   clock=virtual     virtual | wall          scale=1.0    wall clock: simulated seconds a real
 //   second checker=on        on | off                data=on      off keeps sizes and times only
 //   capacity=4GiB     bytes of device memory  devices=1
+//   patience=5        real seconds after which a wait that nothing can end is a deadlock
 //   stacks=off        off | python | native   what a site records beside the return address
 //   reports=PATH      where reports are written as JSON at exit and at the next reset, to
 //                     PATH.<process>.<reset>; where not given, as in VRAMKIT_SIM
@@ -25,16 +26,28 @@ int simReset(const char* settings, char* error, size_t capacity);
 
 // The calling thread's host clock, in nanoseconds since the reset.
 double simNow(void);
-// Lets the calling thread's host clock run on: host work between driver calls. Virtual clock only.
-void simAdvance(double nanoseconds);
+// Lets the calling thread's host clock run on: host work between driver calls. Returns 0, or 1
+// where nothing was done: with the wall clock, and for less than 0, more than the most (a thousand
+// million seconds) or what is not a number.
+#define SIM_MOST_ADVANCE_NS 1e18
+int simAdvance(double nanoseconds);
 
 // The readable host address behind a device address, or null (unmapped, or data=off).
 void* simHostAlias(uint64_t address);
-// Host code reads or writes [pointer, pointer + bytes): pinned host memory, or an alias.
+// Host code reads or writes [pointer, pointer + bytes): pinned host memory, or an alias. In a host
+// function the access is judged at that point of its stream.
 void simHostAccess(const void* pointer, size_t bytes, int write);
 // A pool hands out or takes back [address, address + bytes) in the order of a stream (0: legacy).
+// An access that begins in a block must end in it.
 void simBlockAlloc(uint64_t address, size_t bytes, void* stream);
 void simBlockFree(uint64_t address, size_t bytes, void* stream);
+// The program has freed the block, and the pool holds it for uses on other streams that were issued
+// before: any access that is issued from now on comes too late. simBlockFree follows when those
+// uses are over.
+void simBlockHold(uint64_t address, size_t bytes, void* stream);
+// A pool hands out all of [address, address + bytes) in blocks: an access to what lies in none of
+// them is reported. Holds until the memory or the reservation behind it is freed.
+void simBlockRegion(uint64_t address, size_t bytes);
 // While on, the calling thread knows that cuMemFree, cuMemFreeHost and cuMemHostUnregister wait for
 // the work issued before them and relies on it: the checker takes these waits for documented ones.
 void simRelyOnWaits(int on);
@@ -46,6 +59,11 @@ size_t simSettings(char* buffer, size_t capacity);
 // reset of it
 size_t simReports(char* buffer, size_t capacity);
 void simClearReports(void);
+// Of pairs of call sites only the first 1000 are reported: how many more were seen.
+uint64_t simReportsLeftOut(void);
+// [{"call","reason","count","thread","location","frames"}]: driver calls that the simulated GPU
+// does not have. reason: "missing", by cuGetProcAddress, or "not_supported", by their answer.
+size_t simUnsupported(char* buffer, size_t capacity);
 // {"cuMemAlloc_v2": 3, ...}: calls made since the reset, by symbol, zero ones left out
 size_t simCallCounts(char* buffer, size_t capacity);
 void simResetCallCounts(void);

@@ -265,10 +265,10 @@ def test_settings_of_the_environment_stay_in_force(vramkit: Vramkit) -> None:
         "print(settings.capacity, settings.checker, settings.profile)\n"
     )
     result = vramkit(
-        "check", "--profile", "seed003", "--", PYTHON, "-c", source,
+        "check", "--profile", "weight-streaming", "--", PYTHON, "-c", source,
         VRAMKIT_SIM="capacity=64MiB,checker=off,profile=h200",
     )  # fmt: skip
-    assert result.stdout == f"{64 << 20} True seed003\n"
+    assert result.stdout == f"{64 << 20} True weight-streaming\n"
 
 
 needs_bindings = pytest.mark.skipif(

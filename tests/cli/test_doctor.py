@@ -121,9 +121,10 @@ def test_pinning_on_a_simulated_card_adds_no_real_and_simulated_time(vramkit: Vr
 
 
 def test_every_table_of_a_simulated_card_says_so(vramkit: Vramkit) -> None:
-    result = vramkit("doctor", "--quick", "--driver", "sim:seed003", COLUMNS="120")
+    result = vramkit("doctor", "--quick", "--driver", "sim:weight-streaming", COLUMNS="120")
     assert result.returncode == 0, result.stdout
-    titles = [line for line in result.stdout.splitlines() if "(simulated, profile seed003)" in line]
+    heading = "(simulated, profile weight-streaming)"
+    titles = [line for line in result.stdout.splitlines() if heading in line]
     subjects = [title.split(" (simulated")[0].strip() for title in titles]
     assert subjects == [
         "Card",

@@ -97,9 +97,9 @@ def test_another_profile_resets_and_the_same_does_not(driver: Driver) -> None:
     with device.alloc(1024) as memory:
         vramkit.driver.open("sim:h200")
         assert not memory.closed
-        vramkit.driver.open("sim:seed000")
+        vramkit.driver.open("sim:allocator-study")
         assert memory.closed
-    assert driver.sim.settings().profile == "seed000"
+    assert driver.sim.settings().profile == "allocator-study"
     assert driver.sim.live_objects()["device"] == 0
 
 
@@ -108,7 +108,7 @@ def test_profile_of_the_environment_never_resets_an_open_driver(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert driver.sim is not None
-    monkeypatch.setenv("VRAMKIT_DRIVER", "sim:seed000")
+    monkeypatch.setenv("VRAMKIT_DRIVER", "sim:allocator-study")
     with driver.device().alloc(1024) as memory:
         assert vramkit.driver.open() is driver
         assert not memory.closed

@@ -23,9 +23,11 @@ def sim(driver: Driver) -> Simulator:
 
 
 def test_settings_are_those_of_the_reset(sim: Simulator) -> None:
-    sim.reset("seed000", clock="wall", checker=False, data=False, capacity="1GiB", devices=2)
+    sim.reset(
+        "allocator-study", clock="wall", checker=False, data=False, capacity="1GiB", devices=2
+    )
     settings = sim.settings()
-    assert (settings.profile, settings.clock) == ("seed000", "wall")
+    assert (settings.profile, settings.clock) == ("allocator-study", "wall")
     assert (settings.checker, settings.data) == (False, False)
     assert (settings.capacity, settings.devices) == (1 << 30, 2)
 

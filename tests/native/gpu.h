@@ -13,7 +13,7 @@
 
 #include "driver/driver.h"
 #include "sim/control.h"
-#include "sim/kernels.h"
+#include "sim/machine/kernels.h"
 #include "testing.h"
 
 namespace gpu {

@@ -1,5 +1,6 @@
 // The virtual clock, to the nanosecond, on a card with round figures.
 #include <cmath>
+#include <limits>
 #include <thread>
 
 #include "gpu.h"
@@ -50,6 +51,18 @@ struct Card {
         return sim().now();
     }
 };
+
+TEST(clock_advances_by_numbers_that_it_can_hold) {
+    const Card card;
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
+    for (const double bad : {-1.0, -kInfinity, kInfinity, kNoNumber, 1e19}) {
+        CHECK_EQUAL(sim().advance(bad), 1);
+    }
+    CHECK_EQUAL(sim().now(), 0.0);
+    CHECK_EQUAL(sim().advance(1000), 0);
+    CHECK_EQUAL(sim().now(), 1000.0);
+}
 
 TEST(copy_takes_its_latency_and_its_bytes) {
     const Card card;

@@ -8,9 +8,9 @@
 #include <limits>
 #include <locale>
 
-#include "sim/profile.cpp"
-#include "sim/profile_reader.cpp"
-#include "sim/toml.cpp"
+#include "sim/profile/profile.cpp"
+#include "sim/profile/profile_reader.cpp"
+#include "sim/profile/toml.cpp"
 #include "testing.h"
 
 namespace {
@@ -419,14 +419,14 @@ TEST(validate_finds_what_code_broke) {
     CHECK(Profile().validate().has_value());
 }
 
-TEST(seed_profiles_hold_their_seeds_figures) {
-    const Profile three = sound(find_profile("seed003", shipped()));
+TEST(study_profiles_hold_their_figures) {
+    const Profile three = sound(find_profile("weight-streaming", shipped()));
     CHECK_EQUAL(100e6 / three.link.host_to_device_bytes_per_s, 0.020);
-    const Profile four = sound(find_profile("seed004", shipped()));
+    const Profile four = sound(find_profile("memory-sharing", shipped()));
     CHECK_EQUAL(12e9 / four.link.host_to_device_bytes_per_s, 0.75);
     CHECK(four.total_memory > 12 * GiB && four.total_memory < 24 * GiB);
     const Profile base = h200();
-    for (const char* name : {"seed000", "seed001", "seed002"}) {
+    for (const char* name : {"allocator-study", "fragmentation-study", "pool-design"}) {
         const Profile p = sound(find_profile(name, shipped()));
         CHECK_EQUAL(p.link.host_to_device_bytes_per_s, base.link.host_to_device_bytes_per_s);
         CHECK_EQUAL(p.total_memory, base.total_memory);

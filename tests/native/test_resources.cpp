@@ -1,5 +1,4 @@
-// Plain resources on the simulated GPU, with the checker on: ranges of the free list, and threads
-// with streams that come and go.
+// Plain resources on the simulated GPU, with the checker on: threads with streams that come and go.
 #include <mutex>
 #include <random>
 #include <thread>
@@ -136,59 +135,6 @@ void run_threads(CUcontext context, const std::shared_ptr<PlainResource>& resour
 }
 
 }  // namespace
-
-TEST(a_free_list_joins_neighbours_and_fits_best) {
-    FreeList list;
-    list.insert(0x1000, 0x100);
-    list.insert(0x1200, 0x100);
-    CHECK_EQUAL(list.ranges().size(), std::size_t{2});
-    list.insert(0x1100, 0x100);
-    CHECK_EQUAL(list.ranges().size(), std::size_t{1});
-    CHECK_EQUAL(list.largest(), std::uint64_t{0x300});
-    list.remove(0x1100, 0x100);
-    CHECK_EQUAL(list.ranges().size(), std::size_t{2});
-    CHECK_EQUAL(list.take(0x200), std::uint64_t{0});
-    list.insert(0x2000, 0x80);
-    CHECK_EQUAL(list.take(0x80), std::uint64_t{0x2000});
-    CHECK_EQUAL(list.take(0x40), std::uint64_t{0x1000});
-    CHECK_EQUAL(list.bytes(), std::uint64_t{0x1c0});
-}
-
-TEST(a_free_list_keeps_its_sums_whatever_happens) {
-    constexpr std::uint64_t kUnits = 64;
-    std::vector<bool> free(kUnits, true);
-    FreeList list;
-    list.insert(kUnits, kUnits);
-    std::mt19937 random(1);
-    std::vector<std::pair<std::uint64_t, std::uint64_t>> live;
-    for (int step = 0; step < 5000; ++step) {
-        if (random() % 2 == 0) {
-            const std::uint64_t size = 1 + random() % 12;
-            const std::uint64_t address = list.take(size);
-            if (address == 0) continue;
-            for (std::uint64_t unit = address; unit < address + size; ++unit) {
-                CHECK(free[unit - kUnits]);
-                free[unit - kUnits] = false;
-            }
-            live.emplace_back(address, size);
-        } else if (!live.empty()) {
-            std::swap(live[random() % live.size()], live.back());
-            const auto [address, size] = live.back();
-            live.pop_back();
-            list.insert(address, size);
-            for (std::uint64_t unit = address; unit < address + size; ++unit) {
-                free[unit - kUnits] = true;
-            }
-        }
-        std::uint64_t sum = 0, ranges = 0;
-        for (std::uint64_t unit = 0; unit < kUnits; ++unit) {
-            sum += free[unit];
-            ranges += free[unit] && (unit == 0 || !free[unit - 1]);
-        }
-        CHECK_EQUAL(list.bytes(), sum);
-        CHECK_EQUAL(list.ranges().size(), ranges);
-    }
-}
 
 TEST(threads_on_direct) {
     const CUcontext context = fresh_card();

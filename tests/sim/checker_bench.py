@@ -98,6 +98,8 @@ class Program:
             return {f"stream {outcome.first} after {self.first[0]}", "cuMemFree"}
         if self.kind == "use_after_free":
             return {self.first[0], self.second[0], "allocate it again"}
+        if self.kind == "out_of_bounds":
+            return {self.first[0], self.second[0], "leaves the block"}
         named = {f"stream {outcome.first}", f"after {self.first[0]}"}
         if self.kind == "free_in_use":
             return {*named, f"before {self.second[0]}"}

@@ -13,14 +13,15 @@ from copy import deepcopy
 from types import FunctionType
 from typing import NamedTuple, Self
 
-from vramkit.driver import Driver, Memory, Span, Stream
+from vramkit.driver import Driver, DriverError, Memory, Span, Stream
 
-from .hb_reference import LEGACY, Cells, Reference
+from .hb_reference import LEGACY, Cells, Reference, Uses
 
 CELL = 1 << 16  # bytes: a copy of one outlasts a few calls
 DEVICE_CELLS = 8
 PINNED_CELLS = 4
 CELLS = DEVICE_CELLS + PINNED_CELLS  # the pinned ones are numbered after the device's
+SUMS = 2  # words that kernels add to, numbered after all cells
 
 MADE = "bBnN"  # streams of the program: two blocking ones, two that are not
 STREAMS = "lp" + MADE  # and the default streams: legacy, per-thread
@@ -68,15 +69,20 @@ class Runner:
         self.reference = Reference()
         self.expected: set[Finding] = set()
         self.contents = [0] * CELLS
+        self.sums = [0] * SUMS
+        self.misread: list[str] = []  # by host functions
         self._race_free = race_free
         self._number = 0
         self._issuers: list[tuple[str, int | None]] = []  # of each step: letter and stream id
         self._memory = self.device.alloc(DEVICE_CELLS * CELL)
         self._pinned = self.device.alloc_pinned(PINNED_CELLS * CELL)
         self._pinned.write(bytes(PINNED_CELLS * CELL))
+        self._sums = self.device.alloc(SUMS * 8)
         self.device.fill(self._memory, 0)
+        self.device.fill(self._sums, 0)
         self.device.synchronize()
-        self._events = {number: self.device.event(timing=False) for number in EVENTS}
+        self._events = {number: self.device.event() for number in EVENTS}
+        self._recorded: set[str] = set()
         self._streams = {"l": self.device.legacy_stream, "p": self.device.per_thread_stream}
         self._names = {"l": LEGACY, "p": "per-thread"}
         self.reference.open("per-thread", blocking=True)
@@ -98,6 +104,7 @@ class Runner:
             assert thing is not None
             thing.close()
         self._memory.close()
+        self._sums.close()
         self._pinned.close()
 
     def step(self, text: str) -> None:
@@ -129,6 +136,12 @@ class Runner:
         self.device.copy(whole, self._memory)
         return words_of(bytes(whole) + self._pinned.read())
 
+    def read_back_sums(self) -> list[int]:
+        self.device.synchronize()
+        whole = bytearray(SUMS * 8)
+        self.device.copy(whole, self._sums)
+        return [int.from_bytes(whole[at : at + 8], "little") for at in range(0, len(whole), 8)]
+
     # Work of streams
 
     def spin(self, letter: str) -> None:
@@ -140,7 +153,7 @@ class Runner:
             self.device.fill(self._span(target), word, width=4, stream=stream)
 
         word = self._number + 1
-        self._work(letter, execute, [], cells(target))
+        self._work(letter, execute, [("write", cells(target))])
         self._store(target, [word] * len(cells(target)))
 
     def send(self, letter: str, target: str, source: str) -> None:
@@ -167,7 +180,7 @@ class Runner:
         data = word.to_bytes(4, "little") * (len(cells(target)) * CELL // 4)
         if letter == "-":
             self.reference.host_waits_for_stream(LEGACY)
-        self._work(letter, execute, [], cells(target))
+        self._work(letter, execute, [("write", cells(target))])
         self._store(target, [word] * len(cells(target)))
 
     def fetch_pageable(self, letter: str, source: str) -> None:
@@ -177,7 +190,7 @@ class Runner:
             self.device.copy(result, self._span(source), stream=stream)
 
         result = bytearray(len(cells(source)) * CELL)
-        self._work(letter, execute, [cells(source)], frozenset())
+        self._work(letter, execute, [("read", cells(source))])
         self._check(source, result)
         self.reference.host_waits_for_stream(self._names["l" if letter == "-" else letter])
 
@@ -190,37 +203,92 @@ class Runner:
             spans = self._span(target), self._span(a), self._span(b)
             self.device.kernels.add(*spans, words, stream=stream)
 
-        self._work(letter, execute, [cells(a), cells(b)], cells(target))
+        uses: Uses = [("read", cells(a)), ("read", cells(b)), ("write", cells(target))]
+        self._work(letter, execute, uses)
         pairs = zip(self._load(a), self._load(b), strict=True)
         self._store(target, [(x + y) % (1 << 32) for x, y in pairs])
+
+    def sum(self, letter: str, number: str, source: str) -> None:
+        """Adds all words of some cells to a sum, atomically."""
+        words = len(cells(source)) * CELL // 4
+
+        def execute(stream: Stream | None) -> None:
+            assert stream is not None
+            span = self._span(source)
+            self.device.kernels.checksum(span, words, self._sum(number), stream=stream)
+
+        self._work(letter, execute, [("read", cells(source)), ("atomic", sum_cell(number))])
+        self.sums[int(number)] += sum(self._load(source)) * (CELL // 4)
+
+    def clear_sum(self, letter: str, number: str) -> None:
+        def execute(stream: Stream | None) -> None:
+            self.device.fill(self._sum(number), 0, stream=stream)
+
+        self._work(letter, execute, [("write", sum_cell(number))])
+        self.sums[int(number)] = 0
+
+    def fetch_sum(self, letter: str, number: str) -> None:
+        """To pageable memory: complete on return."""
+
+        def execute(stream: Stream | None) -> None:
+            self.device.copy(result, self._sum(number), stream=stream)
+
+        result = bytearray(8)
+        self._work(letter, execute, [("read", sum_cell(number))])
+        if self._race_free:
+            assert int.from_bytes(result, "little") == self.sums[int(number)]
+        self.reference.host_waits_for_stream(self._names["l" if letter == "-" else letter])
+
+    def call_read(self, letter: str, source: str) -> None:
+        """A host function that reads pinned memory, when its stream gets there."""
+        expected, span = self._load(pinned(source)), self._host_span(source)
+
+        def look() -> None:
+            if words_of(self._pinned.read(*span)) != expected:
+                self.misread.append(f"operation {number}")
+
+        number = self._number
+        self._host_function(letter, look, [("read", cells(pinned(source)))])
+
+    def call_write(self, letter: str, target: str) -> None:
+        """A host function that writes pinned memory."""
+        offset, nbytes = self._host_span(target)
+        word = self._number + 1
+        data = word.to_bytes(4, "little") * (nbytes // 4)
+
+        def put() -> None:
+            self._pinned.write(data, offset)
+
+        self._host_function(letter, put, [("write", cells(pinned(target)))])
+        self._store(pinned(target), [word] * len(cells(target)))
+
+    def _host_function(self, letter: str, body: Callable[[], None], uses: Uses) -> None:
+        def execute(stream: Stream | None) -> None:
+            assert stream is not None
+            stream.host_function(body)
+
+        self._work(letter, execute, uses)
 
     def _copy(self, letter: str, target: str, source: str, *, waits: bool) -> None:
         def execute(stream: Stream | None) -> None:
             self.device.copy(self._span(target), self._span(source), stream=stream)
 
-        self._work(letter, execute, [cells(source)], cells(target))
+        self._work(letter, execute, [("read", cells(source)), ("write", cells(target))])
         self._store(target, self._load(source))
         if waits:
             self.reference.host_waits_for_stream(LEGACY)
 
-    def _work(
-        self,
-        letter: str,
-        execute: Callable[[Stream | None], None],
-        reads: Sequence[Cells],
-        write: Cells,
-    ) -> None:
-        writes = [write] if write else []
+    def _work(self, letter: str, execute: Callable[[Stream | None], None], uses: Uses) -> None:
         issuer = "l" if letter == "-" else letter
         stream, name = self._streams[issuer], self._names[issuer]
         if self._race_free:
             probe = deepcopy(self.reference)
-            for earlier in probe.races(probe.issue(name), reads, writes):
+            for earlier in probe.races(probe.issue(name), uses):
                 self._order(earlier, lambda other: self.follow(issuer, other))
         self._issuers[-1] = (issuer, stream.id)
         node = self.reference.issue(name)
-        self._expect(self.reference.races(node, reads, writes))
-        self.reference.add_accesses(self._number, node, name, reads, writes)
+        self._expect(self.reference.races(node, uses))
+        self.reference.add_accesses(self._number, node, name, uses)
         operation_frame(self._number, lambda: execute(None if letter == "-" else stream))
 
     def _order(self, earlier: int, wait: Callable[[str], None]) -> None:
@@ -242,6 +310,7 @@ class Runner:
     def record(self, number: str, letter: str) -> None:
         self.reference.record(number, self._names[letter])
         self._events[number].record(self._streams[letter])
+        self._recorded.add(number)
 
     def wait(self, letter: str, number: str) -> None:
         self.reference.wait(self._names[letter], number)
@@ -273,6 +342,18 @@ class Runner:
         if self._events[number].query():
             self.reference.host_waits_for_event(number)
 
+    def elapsed(self, start: str, end: str) -> None:
+        """The time between two events: known once both are reached."""
+        if not {start, end} <= self._recorded:
+            return
+        try:
+            self._events[end].elapsed_since(self._events[start])
+        except DriverError as error:
+            assert "NOT_READY" in str(error)
+        else:
+            self.reference.host_waits_for_event(start)
+            self.reference.host_waits_for_event(end)
+
     def renew(self, letter: str) -> None:
         """Destroy a stream, with all that is still in it, and make another one."""
         self._streams[letter].close()
@@ -292,23 +373,22 @@ class Runner:
         def execute() -> None:
             self._check(pinned(source), self._pinned.read(*self._host_span(source)))
 
-        self._host_access([cells(pinned(source))], [], execute)
+        self._host_access([("read", cells(pinned(source)))], execute)
 
     def write(self, target: str) -> None:
         offset, nbytes = self._host_span(target)
         word = self._number + 1
         data = word.to_bytes(4, "little") * (nbytes // 4)
-        self._host_access([], [cells(pinned(target))], lambda: self._pinned.write(data, offset))
+        uses: Uses = [("write", cells(pinned(target)))]
+        self._host_access(uses, lambda: self._pinned.write(data, offset))
         self._store(pinned(target), [word] * len(cells(target)))
 
-    def _host_access(
-        self, reads: Sequence[Cells], writes: Sequence[Cells], execute: Callable[[], object]
-    ) -> None:
+    def _host_access(self, uses: Uses, execute: Callable[[], object]) -> None:
         if self._race_free:
             probe = deepcopy(self.reference)
-            for earlier in probe.races(probe.host_acts(), reads, writes):
+            for earlier in probe.races(probe.host_acts(), uses):
                 self._order(earlier, self.synchronize)
-        self._expect(self.reference.races(self.reference.host_acts(), reads, writes))
+        self._expect(self.reference.races(self.reference.host_acts(), uses))
         operation_frame(self._number, execute)
 
     # Cells
@@ -319,6 +399,9 @@ class Runner:
         if chosen[0] >= DEVICE_CELLS:
             memory, chosen = self._pinned, [cell - DEVICE_CELLS for cell in chosen]
         return memory.at(chosen[0] * CELL, len(chosen) * CELL)
+
+    def _sum(self, number: str) -> Span:
+        return self._sums.at(int(number) * 8, 8)
 
     def _host_span(self, text: str) -> tuple[int, int]:
         start, count = map(int, text.split(":"))
@@ -349,6 +432,10 @@ def words_of(data: bytes | bytearray) -> list[int]:
 def cells(text: str) -> Cells:
     start, count = map(int, text.split(":"))
     return frozenset(range(start, start + count))
+
+
+def sum_cell(number: str) -> Cells:
+    return frozenset([CELLS + int(number)])
 
 
 def like(start: str, other: str) -> str:

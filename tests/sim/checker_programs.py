@@ -465,3 +465,137 @@ def pool_block_freed_while_another_stream_uses_it(bench: Bench, right: bool) -> 
         owner.wait(borrower)
     bench.sim.block_free(memory.address, 4096, owner)  # second
     return met(memory.at(0, 4096), borrower, owner)
+
+
+@program("use_after_free", ("simBlockHold", "free"), (SET, "write"))
+def pool_block_used_while_the_pool_holds_it(bench: Bench, right: bool) -> Outcome:
+    owner, borrower, memory = bench.stream(), bench.stream(), bench.memory()
+    bench.sim.block_alloc(memory.address, 4096, owner)
+    borrower.wait(owner)
+    if right:
+        bench.device.fill(memory.at(0, 4096), 1, stream=borrower)
+    bench.sim.block_hold(memory.address, 4096, owner)  # first
+    if not right:
+        bench.device.fill(memory.at(0, 4096), 1, stream=borrower)  # second
+    borrower.synchronize()
+    bench.sim.block_free(memory.address, 4096, owner)
+    return met(memory.at(0, 4096), owner, borrower)
+
+
+@program("out_of_bounds", ("simBlockAlloc", "alloc"), (SET, "write"))
+def access_beyond_the_end_of_a_block(bench: Bench, right: bool) -> Outcome:
+    stream, memory = bench.stream(), bench.memory()
+    bench.sim.block_alloc(memory.address, 4096, stream)  # first
+    bench.sim.block_alloc(memory.address + 4096, 4096, stream)
+    bench.device.fill(memory.at(1024, 3072 if right else 4096), 1, stream=stream)  # second
+    return met(memory.at(4096, 1024), stream, stream)
+
+
+@program("out_of_bounds", ("simBlockAlloc", "alloc"), (DTOH, "read"))
+def access_to_memory_of_a_pool_that_is_no_block(bench: Bench, right: bool) -> Outcome:
+    stream, memory, result = bench.stream(), bench.memory(), bench.pinned()
+    bench.sim.block_region(memory.address, SIZE)
+    bench.sim.block_alloc(memory.address, 4000, stream)  # first
+    where = memory.at(0 if right else 4032, 64)
+    bench.device.copy(result, where, stream=stream)  # second
+    return met(memory.at(4032, 64), stream, stream)
+
+
+@program("out_of_bounds", ("simBlockAlloc", "alloc"), (SET, "write"))
+def access_beyond_a_block_inside_another(bench: Bench, right: bool) -> Outcome:
+    stream, memory = bench.stream(), bench.memory()
+    bench.sim.block_alloc(memory.address, 8192, stream)
+    bench.sim.block_alloc(memory.address, 4096, stream)  # first
+    bench.device.fill(memory.at(4096, 4096), 1, stream=stream)
+    bench.device.fill(memory.at(0, 4096 if right else 8192), 1, stream=stream)  # second
+    return met(memory.at(4096, 4096), stream, stream)
+
+
+# Host functions
+
+
+@program("race", (DTOH, "write"), (HOST_ACCESS, "read"))
+def host_function_that_reads_what_another_stream_writes(bench: Bench, right: bool) -> Outcome:
+    writing, calling, result = bench.stream(), bench.stream(), bench.pinned()
+
+    def look() -> None:
+        result.read(0, 4)  # second
+
+    bench.device.copy(result, bench.memory(), stream=writing)  # first
+    if right:
+        calling.wait(writing)
+    calling.host_function(look)
+    calling.synchronize()
+    return met(result, writing, calling)
+
+
+@program("race", (DTOH, "write"), (HOST_ACCESS, "read"))
+def result_overwritten_before_a_host_function_has_read_it(bench: Bench, right: bool) -> Outcome:
+    """The copy is issued before the function runs, and in the right twin ordered after it."""
+    writing, calling, result = bench.stream(), bench.stream(), bench.pinned()
+
+    def look() -> None:
+        result.read()  # second
+
+    bench.device.kernels.spin(10_000_000, stream=calling)
+    calling.host_function(look)
+    if right:
+        writing.wait(calling)
+    bench.device.copy(result, bench.memory(), stream=writing)  # first
+    calling.synchronize()
+    return met(result, writing, calling)
+
+
+@program("race", (HOST_ACCESS, "write"), (HTOD, "read"))
+def source_sent_that_a_host_function_fills(bench: Bench, right: bool) -> Outcome:
+    sending, calling, source = bench.stream(), bench.stream(), bench.pinned()
+    filled = threading.Event()
+
+    def fill() -> None:
+        source.write(b"filled")  # first
+        filled.set()
+
+    calling.host_function(fill)
+    bench.sim.advance(1.0)
+    bench.stream().query()
+    assert filled.wait(10)
+    if right:
+        sending.wait(calling)
+    bench.device.copy(bench.memory(), source, stream=sending)  # second
+    return met(source, calling, sending)
+
+
+# Additions in place, and the time between events
+
+
+@program("race", (KERNEL, "atomic"), (DTOH, "read"))
+def sum_fetched_before_it_is_complete(bench: Bench, right: bool) -> Outcome:
+    adding, fetching, memory, out = bench.stream(), bench.stream(), bench.memory(), bench.memory()
+    bench.device.kernels.checksum(memory, WORDS, out, stream=adding)  # first
+    if right:
+        fetching.wait(adding)
+    bench.device.copy(bench.pinned(), out.at(0, 8), 8, stream=fetching)  # second
+    return met(out, adding, fetching)
+
+
+@program("race", (SET, "write"), (KERNEL, "atomic"))
+def sum_cleared_beside_the_addition(bench: Bench, right: bool) -> Outcome:
+    adding, clearing, memory, out = bench.stream(), bench.stream(), bench.memory(), bench.memory()
+    bench.device.fill(out, 0, stream=clearing)  # first
+    if right:
+        adding.wait(clearing)
+    bench.device.kernels.checksum(memory, WORDS, out, stream=adding)  # second
+    return met(out, clearing, adding)
+
+
+@program("race", (SET, "write"), (SET, "write"))
+def time_between_events_not_asked_for(bench: Bench, right: bool) -> Outcome:
+    one, two, memory = bench.stream(), bench.stream(), bench.memory()
+    before = bench.keep(one.record())
+    bench.device.fill(memory, 1, stream=one)  # first
+    after = bench.keep(one.record())
+    bench.sim.advance(1.0)
+    if right:
+        after.elapsed_since(before)  # an answer says that both were reached
+    bench.device.fill(memory, 2, stream=two)  # second
+    return met(memory, one, two)

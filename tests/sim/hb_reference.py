@@ -8,29 +8,38 @@ forgets nothing. The rules are CUDA's, for one context and one host thread:
 - the legacy default stream waits for all blocking streams, and they for it; destroying a stream
   changes nothing for the work that is in it;
 - a wait of a stream for an event is after the record that was the newest when it was issued;
-- the host is after what it synchronises with, or what a query has said to be over; to wait for the
-  legacy stream is to wait for all blocking ones.
+- the host is after what it synchronises with, or what a query has said to be over, or the two
+  events of which it was told the time between; to wait for the legacy stream is to wait for all
+  blocking ones.
+
+Two accesses to the same cells race unless both are reads or both are atomic additions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 LEGACY = "legacy"
 
 Node = int
 Cells = frozenset[int]  # of memory, of whatever size
+Use = Literal["read", "write", "atomic"]
+Uses = Sequence[tuple[Use, Cells]]
 
 
 class Access(NamedTuple):
-    """Cells that one operation reads or writes."""
+    """Cells that one operation uses in one way."""
 
     operation: int
     node: Node
     stream: str
     cells: Cells
-    write: bool
+    use: Use
+
+
+def conflict(one: Use, other: Use) -> bool:
+    return "write" in (one, other) or one != other
 
 
 class Reference:
@@ -110,37 +119,30 @@ class Reference:
 
     # What that means for memory
 
-    def races(self, node: Node, reads: Sequence[Cells], writes: Sequence[Cells]) -> dict[int, str]:
+    def races(self, node: Node, uses: Uses) -> dict[int, str]:
         """Earlier operations that reports must name with the one at this node, and their kinds."""
-        wanted = [(cells, False) for cells in reads] + [(cells, True) for cells in writes]
         return {
             earlier.operation: self._kind(earlier)
             for number, earlier in enumerate(self._accesses)
-            for cells, write in wanted
-            if (write or earlier.write)
+            for use, cells in uses
+            if conflict(use, earlier.use)
             and self._remembered(number) & cells
             and not self.ordered(earlier.node, node)
         }
 
-    def add_accesses(
-        self,
-        operation: int,
-        node: Node,
-        stream: str,
-        reads: Sequence[Cells],
-        writes: Sequence[Cells],
-    ) -> None:
+    def add_accesses(self, operation: int, node: Node, stream: str, uses: Uses) -> None:
         """What a stream's operation touches. The host's need not be kept: all later is after it."""
-        self._accesses += [Access(operation, node, stream, cells, False) for cells in reads]
-        self._accesses += [Access(operation, node, stream, cells, True) for cells in writes]
+        self._accesses += [Access(operation, node, stream, cells, use) for use, cells in uses]
 
     def _remembered(self, number: int) -> Cells:
         """The cells for which an access is still the one to name: a later write takes the place of
-        anything, a later read that of a read of the same stream. Nothing is lost by that: who is
-        ordered after the later one is ordered after both, or those two have been reported."""
+        anything, a later read that of a read of the same stream, a later addition that of an
+        addition. Nothing is lost by that: who is ordered after the later one is ordered after both,
+        or those two have been reported."""
         access, cells = self._accesses[number], set(self._accesses[number].cells)
         for later in self._accesses[number + 1 :]:
-            if later.write or (not access.write and later.stream == access.stream):
+            same = later.use == access.use and later.stream == access.stream
+            if later.use == "write" or same:
                 cells -= later.cells
         return frozenset(cells)
 

@@ -6,6 +6,7 @@ of the kind and between the two accesses that stand above it.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -191,6 +192,60 @@ def replay_with_a_block_that_is_freed(bench: Bench, raw: RawCalls, right: bool) 
     raw.destroy(graph)
 
 
+@program("use_after_free", ("cuMemFree_v2", "free"), (LAUNCH, "write"))
+def replay_with_memory_that_was_freed(bench: Bench, raw: RawCalls, right: bool) -> None:
+    stream, memory = bench.stream(), raw.alloc(SIZE, None)
+    raw.begin(stream)
+    bench.device.fill(memory, 1, SIZE, stream=stream)
+    graph = raw.end(stream)
+    if not right:
+        raw.free(memory, None)
+        # Somebody else has it now, so that no fault tells of the mistake.
+        assert raw.alloc(SIZE, None) == memory
+    raw.launch(graph, stream)
+    stream.synchronize()
+    raw.free(memory, None)
+    raw.destroy(graph)
+
+
+@program("use_after_free", ("cuMemUnmap", "free"), (LAUNCH, "write"))
+def replay_with_memory_that_was_unmapped(bench: Bench, raw: RawCalls, right: bool) -> None:
+    """Memory that is mapped there again is the graph's to use."""
+    stream, nbytes = bench.stream(), bench.device.granularity
+    physical = bench.keep(bench.device.create(nbytes))
+    addresses = bench.keep(bench.device.reserve(nbytes))
+    addresses.map(physical)
+    addresses.set_access()
+    raw.begin(stream)
+    bench.device.fill(addresses, 1, stream=stream)
+    graph = raw.end(stream)
+    addresses.unmap()
+    if not right:
+        raw.launch(graph, stream)
+    addresses.map(physical)
+    addresses.set_access()
+    if right:
+        raw.launch(graph, stream)
+    stream.synchronize()
+    raw.destroy(graph)
+
+
+@program("use_after_free", ("simBlockFree", "free"), (LAUNCH, "write"))
+def replay_with_a_block_that_has_another_owner(bench: Bench, raw: RawCalls, right: bool) -> None:
+    stream, memory = bench.stream(), bench.memory()
+    bench.sim.block_alloc(memory.address, 4096, stream)
+    raw.begin(stream)
+    bench.device.fill(memory.at(0, 4096), 1, stream=stream)
+    graph = raw.end(stream)
+    if right:
+        raw.launch(graph, stream)
+    bench.sim.block_free(memory.address, 4096, stream)
+    bench.sim.block_alloc(memory.address, 4096, stream)
+    if not right:
+        raw.launch(graph, stream)
+    raw.destroy(graph)
+
+
 # The tests
 
 
@@ -262,6 +317,63 @@ def test_captured_work_is_no_access_before_its_launch(driver: Driver) -> None:
         bench.device.fill(memory, 2, stream=stream)
         raw.destroy(raw.end(stream))
     assert driver.sim.reports() == []
+
+
+def test_blocks_allocated_in_a_capture_may_share_memory_in_it(driver: Driver) -> None:
+    """One is given back inside the capture, and a smaller one takes its place."""
+    assert driver.sim is not None
+    raw = RawCalls(driver)
+    with Bench(driver) as bench:
+        stream, memory = bench.stream(), bench.memory()
+        raw.begin(stream)
+        for nbytes in (4096, 2048):
+            driver.sim.block_alloc(memory.address, nbytes, stream)
+            bench.device.fill(memory.at(0, nbytes), 1, stream=stream)
+            driver.sim.block_free(memory.address, nbytes, stream)
+        graph = raw.end(stream)
+        raw.launch(graph, stream)
+        raw.launch(graph, stream)
+        raw.destroy(graph)
+    assert driver.sim.reports() == []
+
+
+@pytest.mark.expects_reports
+def test_captured_access_beyond_its_block_is_reported_at_the_capture(driver: Driver) -> None:
+    assert driver.sim is not None
+    raw = RawCalls(driver)
+    with Bench(driver) as bench:
+        stream, memory = bench.stream(), bench.memory()
+        driver.sim.block_alloc(memory.address, 4096, stream)
+        raw.begin(stream)
+        bench.device.fill(memory.at(0, 8192), 1, stream=stream)
+        graph = raw.end(stream)
+        raw.launch(graph, stream)
+        raw.destroy(graph)
+    (report,) = driver.sim.reports()
+    assert (report.kind, report.second.call, report.count) == ("out_of_bounds", SET, 1)
+
+
+@pytest.mark.expects_reports
+def test_host_function_of_a_graph_is_judged_at_its_launch(driver: Driver) -> None:
+    assert driver.sim is not None
+    raw = RawCalls(driver)
+    with Bench(driver) as bench:
+        writer, stream, result = bench.stream(), bench.stream(), bench.pinned()
+        # By the driver's own call: a graph runs its function again and again.
+        look = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: result.read(0, 4))
+        raw.begin(stream)
+        raw.call("cuLaunchHostFunc", ctypes.c_void_p(stream.handle), look, None)
+        graph = raw.end(stream)
+        raw.launch(graph, stream)
+        stream.synchronize()
+        assert driver.sim.reports() == []
+        bench.device.copy(result, bench.memory(), stream=writer)
+        raw.launch(graph, stream)
+        stream.synchronize()
+        raw.destroy(graph)
+        (report,) = driver.sim.reports()
+        assert (report.kind, report.first.stream) == ("race", writer.id)
+        assert (report.second.call, report.second.stream) == ("simHostAccess", stream.id)
 
 
 def test_launches_of_one_graph_on_two_streams_are_ordered(driver: Driver) -> None:

@@ -44,6 +44,9 @@ def test_clock_starts_at_zero_and_advances_as_told(card: Card) -> None:
     assert card.now() == exactly(1234.5)
     card.advance(0)
     assert card.now() == exactly(1234.5)
+    for bad in (float("inf"), float("nan"), 1e20):
+        with pytest.raises(ValueError, match="it may be a number"):
+            card.advance(bad)
     with pytest.raises(ValueError, match="it may be a number of 0 or more"):
         card.advance(-1)
 

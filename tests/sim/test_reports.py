@@ -4,10 +4,15 @@ and the garbage that a destination holds while a copy is on its way."""
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
 
+import msgspec
 import pytest
 
-from vramkit.driver import Driver, Report
+from vramkit.driver import Driver, LeftOpen, Report
 
 from .checker_bench import SIZE, WORDS, Bench
 
@@ -158,18 +163,151 @@ def test_what_works_by_chance_is_a_warning_and_what_need_not_work_an_error(drive
 
 
 @pytest.mark.expects_reports
-def test_wait_that_nothing_can_end_is_a_deadlock_and_an_error(driver: Driver) -> None:
-    """Takes the five seconds that the simulator leaves other threads to end the wait."""
+@pytest.mark.sim(patience=0.02, stacks="python")
+def test_wait_that_nothing_can_end_is_one_deadlock_and_an_error(driver: Driver) -> None:
+    """However many calls of the host run into it."""
     assert driver.sim is not None
     with Bench(driver) as bench:
         stream, flag = bench.stream(), bench.memory()
         stream.wait_value(flag, 1)
         with pytest.raises(RuntimeError, match="TIMEOUT"):
             stream.synchronize()
+        with pytest.raises(RuntimeError, match="TIMEOUT"):
+            bench.device.synchronize()
         bench.stream().write_value(flag, 1)
     (report,) = driver.sim.reports()
-    assert (report.kind, report.severity) == ("deadlock", "error")
+    assert (report.kind, report.severity, report.count) == ("deadlock", "error", 2)
     assert "cuStreamWaitValue" in report.advice
+
+
+# What is not reported, and what is said beside reports
+
+
+def test_sums_into_one_word_do_not_race(driver: Driver) -> None:
+    with Bench(driver) as bench:
+        one, two, memory, out = bench.stream(), bench.stream(), bench.memory(), bench.memory()
+        bench.device.fill(memory, 1)
+        bench.device.fill(out, 0)
+        bench.device.synchronize()
+        for stream in (one, two, one):
+            bench.device.kernels.checksum(memory, WORDS, out, stream=stream)
+        bench.device.synchronize()
+        total = bytearray(8)
+        bench.device.copy(total, out.at(0, 8))
+    assert int.from_bytes(total, "little") == 3 * WORDS * 0x01010101
+    assert reports_of(driver) == []
+
+
+@pytest.mark.parametrize("distance", [0, SIZE // 4 - 1])
+@pytest.mark.expects_reports
+def test_copy_on_the_device_onto_its_own_source_is_reported(driver: Driver, distance: int) -> None:
+    with Bench(driver) as bench:
+        stream, memory = bench.stream(), bench.memory()
+        bench.device.copy(memory.at(distance, SIZE // 4), memory.at(0, SIZE // 4), stream=stream)
+        start = memory.address
+    (report,) = reports_of(driver)
+    assert (report.kind, report.severity) == ("overlapping_copy", "error")
+    assert (report.address, report.nbytes) == (start + distance, SIZE // 4 - distance)
+    assert (report.first.access, report.second.access) == ("read", "write")
+
+
+def test_copies_of_neighbours_do_not_overlap(driver: Driver) -> None:
+    with Bench(driver) as bench:
+        stream, memory = bench.stream(), bench.memory()
+        half = SIZE // 2
+        bench.device.copy(memory.at(half, half), memory.at(0, half), stream=stream)
+        bench.device.copy(memory.at(0, half), memory.at(half, half), stream=stream)
+    assert reports_of(driver) == []
+
+
+@pytest.mark.expects_reports
+def test_copy_between_two_addresses_of_the_same_bytes_overlaps(driver: Driver) -> None:
+    with Bench(driver) as bench:
+        nbytes = bench.device.granularity
+        physical = bench.keep(bench.device.create(nbytes))
+        one, two = (bench.keep(bench.device.reserve(nbytes)) for _ in range(2))
+        for each in (one, two):
+            each.map(physical)
+            each.set_access()
+        bench.device.copy(one.at(0, 4096), two.at(2048, 4096), stream=bench.stream())
+        start = one.address
+    (report,) = reports_of(driver)
+    assert (report.kind, report.address, report.nbytes) == ("overlapping_copy", start + 2048, 2048)
+
+
+@pytest.mark.expects_reports
+@pytest.mark.sim(data=False)
+def test_reports_beyond_the_limit_are_counted(driver: Driver) -> None:
+    assert driver.sim is not None
+    with Bench(driver) as bench:
+        memory = bench.memory()
+        for _ in range(1008):
+            bench.device.fill(memory, 1, stream=bench.stream())
+    assert len(driver.sim.reports()) == 1000
+    assert driver.sim.reports_left_out() == 7
+    driver.sim.clear_reports()
+    assert driver.sim.reports_left_out() == 0
+
+
+@pytest.mark.sim(stacks="python")
+def test_driver_calls_that_are_not_simulated_are_named(driver: Driver) -> None:
+    assert driver.sim is not None
+    assert driver.sim.unsupported() == []
+    library = ctypes.CDLL(driver.path)
+    found = ctypes.c_void_p(1)
+    ask = (ctypes.byref(found), ctypes.c_int(12000), ctypes.c_uint64(0))
+    for name in (b"cuMemAllocManaged", b"cuMemAlloc"):
+        library.cuGetProcAddress_v2(name, *ask, None)
+    with Bench(driver) as bench:
+        stream, flag = bench.stream(), bench.memory()
+        flush_remote_writes = 1 << 30
+        for _ in range(2):
+            library.cuStreamWaitValue32_v2(
+                ctypes.c_void_p(stream.handle),
+                ctypes.c_uint64(flag.address),
+                ctypes.c_uint32(1),
+                ctypes.c_uint(flush_remote_writes),
+            )
+    missing, refused = driver.sim.unsupported()
+    assert (missing.call, missing.reason, missing.count) == ("cuMemAllocManaged", "missing", 1)
+    assert (refused.call, refused.reason) == ("cuStreamWaitValue32_v2", "not_supported")
+    assert refused.count == 2
+    assert any("test_driver_calls_that_are" in frame for frame in refused.frames)
+
+
+LEAVES_MEMORY_OPEN = """
+import vramkit
+device = vramkit.driver.open().device()
+stream, memory = device.stream(), device.alloc(4096)
+pinned = device.alloc_pinned(1 << 16)
+device.copy(pinned, memory, 4096, stream=stream)
+"""
+
+
+def test_memory_left_open_at_exit_is_noted_and_not_reported(tmp_path: Path) -> None:
+    """The interpreter frees it under the copy, which no program has to prevent."""
+    script = tmp_path / "program.py"
+    script.write_text(LEAVES_MEMORY_OPEN)
+    settings = f"stacks=python,reports={tmp_path / 'reports'}"
+    environment = {**os.environ, "VRAMKIT_DRIVER": "sim", "VRAMKIT_SIM": settings}
+    subprocess.run([sys.executable, str(script)], env=environment, check=True)
+    (path,) = tmp_path.glob("reports.*")
+    document = msgspec.json.decode(path.read_bytes())
+    assert (document["reports"], document["left_out"]) == ([], 0)
+    left = msgspec.convert(document["left_open"], list[LeftOpen])
+    open_ = {(each.call, each.nbytes, each.count) for each in left}
+    assert open_ == {("cuMemAlloc_v2", 4096, 1), ("cuMemHostAlloc", 1 << 16, 1)}
+    for each in left:
+        assert any(frame.startswith(f"{script}:") for frame in each.frames), each.frames
+
+
+def test_reports_that_cannot_be_written_are_refused_at_once(driver: Driver, tmp_path: Path) -> None:
+    assert driver.sim is not None
+    nowhere = tmp_path / "missing" / "reports"
+    with pytest.raises(ValueError, match=f"reports={nowhere}: cannot write there .*No such file"):
+        driver.sim.reset(reports=nowhere)
+    driver.sim.reset(reports=tmp_path / "reports")
+    assert all(msgspec.json.decode(path.read_bytes()) for path in tmp_path.iterdir())
 
 
 # Garbage in flight

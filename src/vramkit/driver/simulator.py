@@ -11,8 +11,10 @@ from typing import Literal
 import msgspec
 
 from vramkit import _core
-from vramkit.driver.reports import Report
+from vramkit.driver.reports import Report, UnsupportedCall
 from vramkit.driver.types import MOST, Owner, SupportsCudaStream, integer, number, truth
+
+MOST_ADVANCE = 1e9  # seconds
 
 
 class SimulatorSettings(msgspec.Struct):
@@ -53,6 +55,7 @@ class Simulator(Owner):
         data: bool = True,
         capacity: int | str | None = None,
         devices: int = 1,
+        patience: float | None = None,
         stacks: Literal["off", "python", "native"] = "off",
         reports: str | Path | None = None,
     ) -> None:
@@ -60,8 +63,9 @@ class Simulator(Owner):
 
         Streams, events and memory made before are gone and say so when used; Device objects
         live on. `scale` is simulated seconds a real second on the wall clock; `data=False` keeps
-        sizes and times only; `capacity` is bytes, or text such as "4GiB"; `reports` is a file
-        written at exit.
+        sizes and times only; `capacity` is bytes, or text such as "4GiB"; `patience` is the real
+        seconds after which a wait that nothing can end is a deadlock; `reports` is a file written
+        at exit. Raises ValueError for a setting that cannot be used.
         """
         truth(checker, "checker")
         truth(data, "data")
@@ -75,6 +79,8 @@ class Simulator(Owner):
         }
         if scale is not None:
             settings["scale"] = scale
+        if patience is not None:
+            settings["patience"] = patience
         if capacity is not None:
             settings["capacity"] = capacity
         if reports is not None:
@@ -104,7 +110,10 @@ class Simulator(Owner):
 
     def advance(self, seconds: float) -> None:
         """Let the calling thread's host clock run on, as host work would. Virtual clock only."""
-        self._controls.advance(number(seconds, "seconds") * 1e9)
+        if number(seconds, "seconds") > MOST_ADVANCE:
+            raise ValueError(f"seconds is {seconds}; it may be a number from 0 to {MOST_ADVANCE:g}")
+        if not self._controls.advance(seconds * 1e9):
+            raise ValueError("the wall clock runs by itself; advance() needs clock='virtual'")
 
     def start_timeline(self, limit: int) -> None:
         """Keep the newest `limit` spans from now on; 0 stops. Device.timeline() is the way in."""
@@ -119,11 +128,20 @@ class Simulator(Owner):
     def reports(self) -> list[Report]:
         return msgspec.json.decode(self._controls.reports(), type=list[Report])
 
+    def reports_left_out(self) -> int:
+        """Pairs of call sites beyond the first 1000, of which reports() says nothing."""
+        return self._controls.reports_left_out()
+
+    def unsupported(self) -> list[UnsupportedCall]:
+        """Driver calls that were asked for and that the simulated GPU does not have."""
+        return msgspec.json.decode(self._controls.unsupported(), type=list[UnsupportedCall])
+
     def clear_reports(self) -> None:
         self._controls.clear_reports()
 
     def host_access(self, address: int, nbytes: int, write: bool) -> None:
-        """Tell the checker that host code reads or writes pinned memory, or an alias, now."""
+        """Tell the checker that host code reads or writes pinned memory, or an alias: now, or in a
+        host function at that point of its stream."""
         self._controls.host_access(address, nbytes, write)
 
     def block_alloc(self, address: int, nbytes: int, stream: SupportsCudaStream) -> None:
@@ -133,6 +151,16 @@ class Simulator(Owner):
     def block_free(self, address: int, nbytes: int, stream: SupportsCudaStream) -> None:
         """Tell the checker that a pool takes a range back in the order of a stream."""
         self._controls.block_free(address, nbytes, stream)
+
+    def block_hold(self, address: int, nbytes: int, stream: SupportsCudaStream) -> None:
+        """Tell the checker that the program has freed a block which the pool holds for uses on
+        other streams; block_free() follows when they are over."""
+        self._controls.block_hold(address, nbytes, stream)
+
+    def block_region(self, address: int, nbytes: int) -> None:
+        """Tell the checker that all of a range is handed out in blocks: what lies in none of them
+        is nobody's to use."""
+        self._controls.block_region(address, nbytes)
 
     @contextmanager
     def relying_on_waits(self) -> Iterator[None]:

@@ -1,0 +1,205 @@
+// What operations do to memory, events and the host when their simulated moment comes.
+#include <algorithm>
+#include <cstring>
+
+#include "sim/machine/machine.h"
+
+namespace vramkit::sim {
+namespace {
+
+constexpr int kPoison = 0xDB;  // what a destination holds while a copy to it is under way
+
+// Copies between two ranges that may be cut into pieces at different places.
+void move_bytes(const Bytes& destination, const Bytes& source) {
+    std::size_t to = 0, from = 0, to_at = 0, from_at = 0;
+    while (to < destination.size() && from < source.size()) {
+        const std::size_t bytes =
+            std::min(destination[to].size() - to_at, source[from].size() - from_at);
+        std::memmove(destination[to].data() + to_at, source[from].data() + from_at, bytes);
+        to_at += bytes;
+        from_at += bytes;
+        if (to_at == destination[to].size()) ++to, to_at = 0;
+        if (from_at == source[from].size()) ++from, from_at = 0;
+    }
+}
+
+bool shows_to_host(const Operation& operation) {
+    return operation.kind == Kind::host_function || operation.kind == Kind::write_value;
+}
+
+}  // namespace
+
+// With data off device memory yields no pieces, and succeeds where it is mapped.
+bool Machine::bytes_of(std::uint64_t address, std::uint64_t bytes, Bytes& out, bool pageable) {
+    if (pageable && !space_->is_device_address(address)) {
+        out.emplace_back(reinterpret_cast<std::byte*>(address), bytes);
+        return true;
+    }
+    std::vector<Piece> pieces;
+    if (!space_->resolve(address, bytes, pieces)) return false;
+    for (const Piece& piece : pieces) {
+        if (piece.data != nullptr) out.emplace_back(piece.data, piece.bytes);
+    }
+    return true;
+}
+
+bool Machine::lost(const Operation& operation) {
+    return operation.stream->context->error != CUDA_SUCCESS;
+}
+
+void Machine::fault(Operation& operation, CUresult code) {
+    // What a kernel breaks stays broken for the whole process, a new primary context included.
+    operation.stream->context->error = code;
+    devices[operation.device].lost = code;
+}
+
+void Machine::started(Operation& operation) {
+    if (!operation.poison || !settings.data) return;
+    Bytes destination;
+    if (!bytes_of(operation.destination, operation.bytes, destination, operation.pageable)) return;
+    for (const auto& piece : destination) std::memset(piece.data(), kPoison, piece.size());
+}
+
+void Machine::finished(Operation& operation, double end) {
+    Stream& stream = *operation.stream;
+    if (shows_to_host(operation)) --host_visible;
+    if (!lost(operation)) {
+        switch (operation.kind) {
+            case Kind::copy:
+                run_copy(operation);
+                break;
+            case Kind::set:
+                run_set(operation);
+                break;
+            case Kind::kernel:
+                run_kernel(operation);
+                break;
+            case Kind::write_value:
+                run_write(operation);
+                break;
+            default:
+                break;
+        }
+    }
+    if (operation.kind == Kind::free) {
+        // The context of the block may be gone, and the block with it.
+        const Allocation* block = space_->allocation_at(operation.destination);
+        if (block != nullptr && block->freed) {
+            forget_range(operation.destination, block->bytes);
+            space_->free(operation.destination);
+        }
+    }
+    if (operation.event != nullptr) {
+        operation.event->pending = nullptr;
+        operation.event->time = end;
+    }
+    if (operation.milestone != nullptr) operation.milestone->pending = nullptr;
+    if (timeline_limit > 0 && operation.lane != Lane::none) {
+        if (timeline.size() == timeline_limit) timeline.pop_front();
+        timeline.push_back(Span{
+            operation.call, operation.kernel != nullptr ? operation.kernel->name : "",
+            operation.lane, operation.device, stream.id, operation.start, end, operation.bytes});
+    }
+    if (stream.last == &operation) stream.last = nullptr;
+    if (--stream.pending == 0 && stream.destroyed) {
+        std::erase_if(stream.context->streams,
+                      [&](const auto& each) { return each.get() == &stream; });
+    }
+}
+
+void Machine::run_copy(Operation& operation) {
+    Bytes destination, source;
+    const bool pageable = operation.pageable;
+    if (!bytes_of(operation.destination, operation.bytes, destination, pageable)) {
+        return fault(operation, CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+    if (!operation.staged.empty()) {
+        source.emplace_back(operation.staged);
+    } else if (!bytes_of(operation.source, operation.bytes, source, pageable)) {
+        return fault(operation, CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+    if (settings.data) move_bytes(destination, source);
+}
+
+void Machine::run_set(Operation& operation) {
+    Bytes destination;
+    if (!bytes_of(operation.destination, operation.bytes, destination)) {
+        return fault(operation, CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+    for (const auto& piece : destination) {
+        for (std::size_t at = 0; at < piece.size(); at += operation.width) {
+            std::memcpy(piece.data() + at, &operation.value, operation.width);
+        }
+    }
+}
+
+void Machine::run_kernel(Operation& operation) {
+    std::vector<Bytes> ranges;
+    for (const Touch& touch : operation.kernel->touches(operation.arguments)) {
+        std::vector<Piece> pieces;
+        bool allowed = space_->resolve(touch.address, touch.bytes, pieces);
+        Bytes bytes;
+        for (const Piece& piece : pieces) {
+            allowed = allowed && piece.readable && (touch.use == Use::read || piece.writable);
+            if (piece.data != nullptr) bytes.emplace_back(piece.data, piece.bytes);
+        }
+        if (!allowed) return fault(operation, CUDA_ERROR_ILLEGAL_ADDRESS);
+        ranges.push_back(std::move(bytes));
+    }
+    if (settings.data) operation.kernel->execute(operation.arguments, ranges);
+}
+
+void Machine::run_write(Operation& operation) {
+    Bytes destination;
+    if (!bytes_of(operation.destination, operation.width, destination)) {
+        return fault(operation, CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+    if (destination.empty()) {
+        values_[operation.destination] = operation.value;
+    } else {
+        std::memcpy(destination[0].data(), &operation.value, operation.width);
+    }
+}
+
+std::uint64_t Machine::value_at(std::uint64_t address, unsigned width) {
+    Bytes bytes;
+    if (!bytes_of(address, width, bytes)) return 0;
+    if (bytes.empty()) {
+        const auto it = values_.find(address);
+        return it == values_.end() ? 0 : it->second;
+    }
+    // Other threads of the program may write it while we look.
+    if (width == 8) {
+        return __atomic_load_n(reinterpret_cast<std::uint64_t*>(bytes[0].data()), __ATOMIC_ACQUIRE);
+    }
+    return __atomic_load_n(reinterpret_cast<std::uint32_t*>(bytes[0].data()), __ATOMIC_ACQUIRE);
+}
+
+bool condition_holds(std::uint64_t seen, std::uint64_t value, unsigned condition, unsigned width) {
+    const std::uint64_t mask = width == 8 ? ~std::uint64_t{0} : 0xffffffffu;
+    switch (condition) {
+        case CU_STREAM_WAIT_VALUE_GEQ:
+            // Cyclic comparison: the difference, read as a signed number, is not negative.
+            return width == 8
+                       ? static_cast<std::int64_t>(seen - value) >= 0
+                       : static_cast<std::int32_t>(static_cast<std::uint32_t>(seen - value)) >= 0;
+        case CU_STREAM_WAIT_VALUE_EQ:
+            return seen == value;
+        case CU_STREAM_WAIT_VALUE_AND:
+            return (seen & value) != 0;
+        default:
+            return (~(seen | value) & mask) != 0;
+    }
+}
+
+bool Machine::value_reached(const Operation& operation) {
+    return condition_holds(value_at(operation.destination, operation.width), operation.value,
+                           operation.condition, operation.width);
+}
+
+void Machine::run_host_function(Operation& operation) {
+    ++host_functions_out;
+    host_functions.push_back(&operation);
+}
+
+}  // namespace vramkit::sim
