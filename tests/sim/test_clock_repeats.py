@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -163,3 +164,32 @@ def test_streams_keep_their_order_and_nothing_outruns_the_card(
             window = max(s.end for s in on_lane) - min(s.start for s in on_lane)
             assert window * 1e9 >= sum(s.nbytes for s in on_lane) / rate * (1 - 1e-9)
     assert outcome.host == sorted(outcome.host)
+
+
+def test_event_loop_that_awaits_host_functions_repeats_itself(
+    driver: Driver, tmp_path: Path
+) -> None:
+    """The loop makes no calls while it waits: the card runs on to the next host function."""
+
+    async def job(card: Card, number: int, seen: list[tuple[int, int, float]]) -> None:
+        loop, stream = asyncio.get_running_loop(), card.stream()
+        for turn in range(20):
+            done = asyncio.Event()
+            card.spin(1_000 * number + 7 * turn, stream, multiprocessors=2)
+            stream.host_function(lambda done=done: loop.call_soon_threadsafe(done.set))
+            await done.wait()
+            seen.append((number, turn, card.now()))
+
+    async def jobs(card: Card) -> list[tuple[int, int, float]]:
+        seen: list[tuple[int, int, float]] = []
+        await asyncio.gather(*(job(card, number, seen) for number in range(1, 5)))
+        return seen
+
+    def once() -> list[tuple[int, int, float]]:
+        with Card(driver, tmp_path, ODD, checker=False) as card:
+            return asyncio.run(jobs(card))
+
+    first = once()
+    assert len(first) == 80
+    assert [at for _, _, at in first] == sorted(at for _, _, at in first)
+    assert once() == first

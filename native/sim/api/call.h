@@ -99,7 +99,7 @@ class Call {
         std::optional<std::chrono::steady_clock::time_point> quiet_since;
     };
     CUresult wait_a_little(Waiting& waiting);
-    void settle_host_functions();
+    bool settle_host_functions();
 
     ThreadState& thread_;
     std::unique_lock<std::mutex> lock_;

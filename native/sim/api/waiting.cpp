@@ -18,10 +18,11 @@ constexpr milliseconds kHostFunctionPatience{50};
 }  // namespace
 
 // Gives host functions that have started a moment to return, so that the virtual clock does not
-// run past them; one that is slow, or waits for this very thread, is not waited for again.
-void Call::settle_host_functions() {
+// run past them; one that is slow, or waits for this very thread, is not waited for again. False:
+// there was none to wait for.
+bool Call::settle_host_functions() {
     if (thread_.in_host_function || machine_->host_functions_out <= machine_->host_functions_slow) {
-        return;
+        return false;
     }
     Simulation& all = simulation();
     const auto until = std::chrono::steady_clock::now() + kHostFunctionPatience;
@@ -32,6 +33,7 @@ void Call::settle_host_functions() {
             machine_->host_functions_slow = machine_->host_functions_out;
         }
     }
+    return true;
 }
 
 void Call::observe() {
@@ -58,14 +60,15 @@ CUresult Call::wait_a_little(Waiting& waiting) {
         host_ = std::max(host_, wall_now(*machine_));
         if (core().next() != kNever) return CUDA_SUCCESS;
     } else {
-        settle_host_functions();
+        const bool settled = settle_host_functions();
         if (core().step(kNever)) {
             host_ = std::max(host_, core().now());
             waiting.quiet_since.reset();
             return CUDA_SUCCESS;
         }
-        // Nothing on the card can end this wait; perhaps another thread can.
-        all.changed.wait_for(lock_, milliseconds(1));
+        // Nothing on the card can end this wait. Perhaps the host function that has just returned
+        // did; else another thread may.
+        if (!settled) all.changed.wait_for(lock_, milliseconds(1));
         core().look_at_values();
         host_ = std::max(host_, core().now());
     }

@@ -9,18 +9,33 @@ namespace {
 
 constexpr int kPoison = 0xDB;  // what a destination holds while a copy to it is under way
 
-// Copies between two ranges that may be cut into pieces at different places.
-void move_bytes(const Bytes& destination, const Bytes& source) {
-    std::size_t to = 0, from = 0, to_at = 0, from_at = 0;
-    while (to < destination.size() && from < source.size()) {
-        const std::size_t bytes =
-            std::min(destination[to].size() - to_at, source[from].size() - from_at);
-        std::memmove(destination[to].data() + to_at, source[from].data() + from_at, bytes);
-        to_at += bytes;
-        from_at += bytes;
-        if (to_at == destination[to].size()) ++to, to_at = 0;
-        if (from_at == source[from].size()) ++from, from_at = 0;
-    }
+Bytes joined(const std::vector<Piece>& pieces) {
+    if (pieces.empty() || pieces.front().data == nullptr) return {};
+    const Piece& last = pieces.back();
+    return Bytes(pieces.front().data, last.data + last.bytes);
+}
+
+// A range of a kernel, and the memory behind it.
+struct Used {
+    Touch touch;
+    std::vector<Piece> pieces;
+    Bytes bytes;
+};
+
+bool same_memory(const Used& one, const Used& other) {
+    return std::equal(one.pieces.begin(), one.pieces.end(), other.pieces.begin(),
+                      other.pieces.end(), [](const Piece& a, const Piece& b) {
+                          return a.physical == b.physical && a.bytes == b.bytes;
+                      });
+}
+
+// Whether two ranges have bytes in common, be it at different addresses.
+bool share_memory(const Used& one, const Used& other) {
+    return std::any_of(one.pieces.begin(), one.pieces.end(), [&](const Piece& a) {
+        return std::any_of(other.pieces.begin(), other.pieces.end(), [&](const Piece& b) {
+            return a.physical < b.physical + b.bytes && b.physical < a.physical + a.bytes;
+        });
+    });
 }
 
 bool shows_to_host(const Operation& operation) {
@@ -29,17 +44,15 @@ bool shows_to_host(const Operation& operation) {
 
 }  // namespace
 
-// With data off device memory yields no pieces, and succeeds where it is mapped.
+// With data off device memory has no bytes, and succeeds where it is mapped.
 bool Machine::bytes_of(std::uint64_t address, std::uint64_t bytes, Bytes& out, bool pageable) {
     if (pageable && !space_->is_device_address(address)) {
-        out.emplace_back(reinterpret_cast<std::byte*>(address), bytes);
+        out = Bytes(reinterpret_cast<std::byte*>(address), bytes);
         return true;
     }
     std::vector<Piece> pieces;
     if (!space_->resolve(address, bytes, pieces)) return false;
-    for (const Piece& piece : pieces) {
-        if (piece.data != nullptr) out.emplace_back(piece.data, piece.bytes);
-    }
+    out = joined(pieces);
     return true;
 }
 
@@ -57,7 +70,7 @@ void Machine::started(Operation& operation) {
     if (!operation.poison || !settings.data) return;
     Bytes destination;
     if (!bytes_of(operation.destination, operation.bytes, destination, operation.pageable)) return;
-    for (const auto& piece : destination) std::memset(piece.data(), kPoison, piece.size());
+    if (!destination.empty()) std::memset(destination.data(), kPoison, destination.size());
 }
 
 void Machine::finished(Operation& operation, double end) {
@@ -114,11 +127,11 @@ void Machine::run_copy(Operation& operation) {
         return fault(operation, CUDA_ERROR_ILLEGAL_ADDRESS);
     }
     if (!operation.staged.empty()) {
-        source.emplace_back(operation.staged);
+        source = operation.staged;
     } else if (!bytes_of(operation.source, operation.bytes, source, pageable)) {
         return fault(operation, CUDA_ERROR_ILLEGAL_ADDRESS);
     }
-    if (settings.data) move_bytes(destination, source);
+    if (settings.data) std::memmove(destination.data(), source.data(), operation.bytes);
 }
 
 void Machine::run_set(Operation& operation) {
@@ -126,27 +139,35 @@ void Machine::run_set(Operation& operation) {
     if (!bytes_of(operation.destination, operation.bytes, destination)) {
         return fault(operation, CUDA_ERROR_ILLEGAL_ADDRESS);
     }
-    for (const auto& piece : destination) {
-        for (std::size_t at = 0; at < piece.size(); at += operation.width) {
-            std::memcpy(piece.data() + at, &operation.value, operation.width);
-        }
-    }
+    fill_bytes(destination, operation.value, operation.width);
 }
 
 void Machine::run_kernel(Operation& operation) {
-    std::vector<Bytes> ranges;
+    std::vector<Used> used;
     for (const Touch& touch : operation.kernel->touches(operation.arguments)) {
-        std::vector<Piece> pieces;
-        bool allowed = space_->resolve(touch.address, touch.bytes, pieces);
-        Bytes bytes;
-        for (const Piece& piece : pieces) {
+        Used& range = used.emplace_back(Used{touch, {}, {}});
+        bool allowed = space_->resolve(touch.address, touch.bytes, range.pieces);
+        for (const Piece& piece : range.pieces) {
             allowed = allowed && piece.readable && (touch.use == Use::read || piece.writable);
-            if (piece.data != nullptr) bytes.emplace_back(piece.data, piece.bytes);
         }
         if (!allowed) return fault(operation, CUDA_ERROR_ILLEGAL_ADDRESS);
-        ranges.push_back(std::move(bytes));
+        range.bytes = joined(range.pieces);
     }
-    if (settings.data) operation.kernel->execute(operation.arguments, ranges);
+    if (!settings.data) return;
+    // What a kernel reads of a range that it writes shifted is undefined on a card. Here it reads
+    // what was there before.
+    std::vector<std::vector<std::byte>> before;
+    std::vector<Bytes> ranges;
+    for (const Used& range : used) {
+        const bool disturbed = range.touch.use == Use::read &&
+                               std::any_of(used.begin(), used.end(), [&](const Used& other) {
+                                   return other.touch.use == Use::write &&
+                                          share_memory(range, other) && !same_memory(range, other);
+                               });
+        if (disturbed) before.emplace_back(range.bytes.begin(), range.bytes.end());
+        ranges.push_back(disturbed ? Bytes(before.back()) : range.bytes);
+    }
+    operation.kernel->execute(operation.arguments, ranges);
 }
 
 void Machine::run_write(Operation& operation) {
@@ -157,7 +178,7 @@ void Machine::run_write(Operation& operation) {
     if (destination.empty()) {
         values_[operation.destination] = operation.value;
     } else {
-        std::memcpy(destination[0].data(), &operation.value, operation.width);
+        std::memcpy(destination.data(), &operation.value, operation.width);
     }
 }
 
@@ -170,9 +191,9 @@ std::uint64_t Machine::value_at(std::uint64_t address, unsigned width) {
     }
     // Other threads of the program may write it while we look.
     if (width == 8) {
-        return __atomic_load_n(reinterpret_cast<std::uint64_t*>(bytes[0].data()), __ATOMIC_ACQUIRE);
+        return __atomic_load_n(reinterpret_cast<std::uint64_t*>(bytes.data()), __ATOMIC_ACQUIRE);
     }
-    return __atomic_load_n(reinterpret_cast<std::uint32_t*>(bytes[0].data()), __ATOMIC_ACQUIRE);
+    return __atomic_load_n(reinterpret_cast<std::uint32_t*>(bytes.data()), __ATOMIC_ACQUIRE);
 }
 
 bool condition_holds(std::uint64_t seen, std::uint64_t value, unsigned condition, unsigned width) {

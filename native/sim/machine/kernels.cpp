@@ -1,6 +1,7 @@
 // Five kernels: spin for a time, and four that stream through memory.
 #include "sim/machine/kernels.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace vramkit::sim {
@@ -9,34 +10,66 @@ namespace {
 constexpr std::uint64_t kWord = 4;
 constexpr double kNanosecondsPerSecond = 1e9;
 
-// Reads and writes 32-bit words of a range that may be broken into pieces. Pieces are whole pages,
-// so no word straddles two.
-class Words {
-  public:
-    explicit Words(const Bytes& bytes) : bytes_(bytes) {}
+// Kernels compute on a copy of 4 KiB at a time. Loops over an array of constant size become vector
+// instructions without further options, the ranges may begin at any byte, and the copy stays in the
+// first-level cache: memory is what such a kernel waits for.
+using Chunk = std::array<std::uint32_t, 1024>;
 
-    template <class Body>
-    void each(Body body) const {
-        std::uint64_t index = 0;
-        for (const auto& piece : bytes_) {
-            for (std::size_t at = 0; at + kWord <= piece.size(); at += kWord) {
-                std::uint32_t word;
-                std::memcpy(&word, piece.data() + at, kWord);
-                const std::uint32_t before = word;
-                body(index++, word);
-                if (word != before) std::memcpy(piece.data() + at, &word, kWord);
-            }
-        }
+// Calls body(offset, bytes) for each chunk of a range.
+template <class Body>
+void each_chunk(Bytes range, Body body) {
+    for (std::size_t at = 0; at < range.size(); at += sizeof(Chunk)) {
+        body(at, std::min(sizeof(Chunk), range.size() - at));
     }
+}
 
-  private:
-    const Bytes& bytes_;
+// x -> multiplier * x + increment. Rounds of a sweep combine into one of these.
+struct Step {
+    std::uint32_t multiplier = 1;
+    std::uint32_t increment = 0;
+
+    Step after(const Step& first) const {
+        return {multiplier * first.multiplier, multiplier * first.increment + increment};
+    }
 };
 
-std::vector<std::uint32_t> copy_of(const Bytes& bytes) {
-    std::vector<std::uint32_t> words;
-    Words(bytes).each([&](std::uint64_t, std::uint32_t& word) { words.push_back(word); });
-    return words;
+Step repeated(Step step, std::uint64_t rounds) {
+    Step all;
+    for (; rounds > 0; rounds >>= 1) {
+        if ((rounds & 1) != 0) all = step.after(all);
+        step = step.after(step);
+    }
+    return all;
+}
+
+void add(Bytes out, Bytes left, Bytes right) {
+    Chunk sums{}, more{};
+    each_chunk(out, [&](std::size_t at, std::size_t bytes) {
+        std::memcpy(sums.data(), left.data() + at, bytes);
+        std::memcpy(more.data(), right.data() + at, bytes);
+        for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += more[i];
+        std::memcpy(out.data() + at, sums.data(), bytes);
+    });
+}
+
+void sweep(Bytes range, const Step& step) {
+    Chunk words{};
+    each_chunk(range, [&](std::size_t at, std::size_t bytes) {
+        std::memcpy(words.data(), range.data() + at, bytes);
+        for (std::uint32_t& word : words) word = word * step.multiplier + step.increment;
+        std::memcpy(range.data() + at, words.data(), bytes);
+    });
+}
+
+std::uint64_t checksum(Bytes range) {
+    std::uint64_t sum = 0;
+    Chunk words{};
+    each_chunk(range, [&](std::size_t at, std::size_t bytes) {
+        if (bytes < sizeof words) words.fill(0);
+        std::memcpy(words.data(), range.data() + at, bytes);
+        for (const std::uint32_t word : words) sum += word;
+    });
+    return sum;
 }
 
 double time_ns(std::uint64_t bytes, double bytes_per_s) {
@@ -55,10 +88,7 @@ const BuiltinKernel kKernels[] = {
      [](const Arguments& a, const Profile& profile) {
          return time_ns(a[1] * kWord, profile.kernels.fill_bytes_per_s);
      },
-     [](const Arguments& a, std::span<const Bytes> ranges) {
-         Words(ranges[0]).each(
-             [&](std::uint64_t, std::uint32_t& word) { word = static_cast<std::uint32_t>(a[2]); });
-     }},
+     [](const Arguments& a, std::span<const Bytes> ranges) { fill_bytes(ranges[0], a[2], kWord); }},
     {"vk_add",
      {8, 8, 8, 8},
      [](const Arguments& a) {
@@ -69,12 +99,7 @@ const BuiltinKernel kKernels[] = {
      [](const Arguments& a, const Profile& profile) {
          return time_ns(3 * a[3] * kWord, profile.kernels.add_bytes_per_s);
      },
-     [](const Arguments&, std::span<const Bytes> ranges) {
-         const auto left = copy_of(ranges[0]);
-         const auto right = copy_of(ranges[1]);
-         Words(ranges[2]).each(
-             [&](std::uint64_t index, std::uint32_t& word) { word = left[index] + right[index]; });
-     }},
+     [](const Arguments&, std::span<const Bytes> ranges) { add(ranges[2], ranges[0], ranges[1]); }},
     {"vk_sweep",
      {8, 8, 4},
      [](const Arguments& a) {
@@ -85,10 +110,7 @@ const BuiltinKernel kKernels[] = {
          return time_ns(2 * a[1] * kWord * a[2], profile.kernels.sweep_bytes_per_s);
      },
      [](const Arguments& a, std::span<const Bytes> ranges) {
-         for (std::uint64_t round = 0; round < a[2]; ++round) {
-             Words(ranges[0]).each(
-                 [](std::uint64_t, std::uint32_t& word) { word = word * 1664525u + 1013904223u; });
-         }
+         sweep(ranges[0], repeated({1664525u, 1013904223u}, a[2]));
      }},
     {"vk_checksum",
      {8, 8, 8},
@@ -101,17 +123,26 @@ const BuiltinKernel kKernels[] = {
      },
      [](const Arguments& a, std::span<const Bytes> ranges) {
          if (a[1] == 0) return;
-         std::uint64_t sum = 0;
-         Words(ranges[0]).each([&](std::uint64_t, std::uint32_t& word) { sum += word; });
          std::uint64_t total;
-         std::byte* out = ranges[1][0].data();
+         std::byte* out = ranges[1].data();
          std::memcpy(&total, out, sizeof total);
-         total += sum;
+         total += checksum(ranges[0]);
          std::memcpy(out, &total, sizeof total);
      }},
 };
 
 }  // namespace
+
+void fill_bytes(Bytes range, std::uint64_t value, unsigned width) {
+    // The first bytes one by one, the rest as copies of them from the first-level cache.
+    const Bytes pattern = range.first(std::min(range.size(), sizeof(Chunk)));
+    for (std::size_t at = 0; at < pattern.size(); at += width) {
+        std::memcpy(pattern.data() + at, &value, width);
+    }
+    each_chunk(range.subspan(pattern.size()), [&](std::size_t at, std::size_t bytes) {
+        std::memcpy(range.data() + pattern.size() + at, pattern.data(), bytes);
+    });
+}
 
 const BuiltinKernel* find_kernel(std::string_view name) {
     for (const BuiltinKernel& kernel : kKernels) {

@@ -23,8 +23,9 @@ struct Touch {
     Use use = Use::read;
 };
 
-// The readable bytes of one touched range, in pieces that follow each other.
-using Bytes = std::vector<std::span<std::byte>>;
+// The bytes of one range, as the host reaches them: the alias of a range of device addresses is one
+// range too, however many mappings it spans. Empty with data off.
+using Bytes = std::span<std::byte>;
 
 struct BuiltinKernel {
     std::string_view name;
@@ -32,12 +33,16 @@ struct BuiltinKernel {
     std::vector<Touch> (*touches)(const Arguments&);
     // Time at full share of the card, in nanoseconds.
     double (*duration_ns)(const Arguments&, const Profile&);
-    // The ranges of touches(), as bytes; not called with data off.
+    // The ranges of touches(), as bytes. One that is read and one that is written are the same
+    // bytes or have none in common. Not called with data off.
     void (*execute)(const Arguments&, std::span<const Bytes>);
 };
 
 // What the first line of a module's PTX text must say to be taken for ours.
 inline constexpr std::string_view kModuleMark = "// vramkit built-in kernels 1";
+
+// Fills a range with a value of 1, 2, 4 or 8 bytes; its size is a multiple of that.
+void fill_bytes(Bytes range, std::uint64_t value, unsigned width);
 
 // Null for a name that is not built in.
 const BuiltinKernel* find_kernel(std::string_view name);

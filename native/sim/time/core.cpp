@@ -156,7 +156,10 @@ bool Core::step(double until) {
     const double next = this->next();
     if (next > until || next == kNever) {
         if (until != kNever) now_ = std::max(now_, until);
-        return false;
+        if (ready_.empty()) return false;
+        // What waited for a value that the host has written: no event announces that.
+        drain();
+        return true;
     }
     now_ = std::max(now_, next);
     while (!timers_.empty() && timers_.top().time <= now_) {

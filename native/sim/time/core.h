@@ -59,7 +59,8 @@ class Core {
     const Operation* waiting_for_value() const {
         return polling_.empty() ? nullptr : polling_.front();
     }
-    // Memory has changed from outside: looks again at waits for a value.
+    // Memory has changed from outside: looks again at waits for a value. What they held up begins
+    // with the next step.
     void look_at_values();
     void host_function_returned(Operation* operation);
 
