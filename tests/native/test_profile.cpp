@@ -1,6 +1,4 @@
 // Profiles of the simulated GPU: the TOML reader, inheritance, errors, and the cost of calls.
-//
-// The simulated GPU exports the driver ABI and nothing else, so its sources are compiled in here.
 #include <stdlib.h>
 
 #include <cmath>
@@ -8,9 +6,8 @@
 #include <limits>
 #include <locale>
 
-#include "sim/profile.cpp"
-#include "sim/profile_reader.cpp"
-#include "sim/toml.cpp"
+#include "sim/profile.h"
+#include "sim/toml.h"
 #include "testing.h"
 
 namespace {
