@@ -12,7 +12,7 @@ using gpu::cu;
 using gpu::sim;
 
 constexpr int kThreadCount = 6;
-constexpr int kRounds = 12;  // of each thread's work
+const int kRounds = testing::rounds(12, 200);  // of each thread's work
 constexpr size_t kWords = 1024;
 constexpr size_t kBytes = kWords * 4;
 

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from soak import rounds
 
 from vramkit import Pool
 from vramkit.driver import Device, Driver, OutOfMemoryError, Stream
@@ -288,4 +289,6 @@ def test_any_sequence_of_calls(driver: Driver) -> None:
         pass
 
     Machine.driver = driver
-    run_state_machine_as_test(Machine, settings=settings(max_examples=300, stateful_step_count=50))
+    run_state_machine_as_test(
+        Machine, settings=settings(max_examples=rounds(80, 3000), stateful_step_count=50)
+    )

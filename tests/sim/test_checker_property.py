@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from soak import rounds
 
 from vramkit.driver import Driver
 
@@ -70,7 +71,7 @@ def program(text: str) -> list[str]:
 
 
 @pytest.mark.expects_reports
-@many(max_examples=1000)
+@many(max_examples=rounds(200, 10_000))
 @given(programs)
 # An event carries what its stream had waited for, through a third stream.
 @example(program("fill n 0:1, record 1 n, wait N 1, record 2 N, wait b 2, fill b 0:1"))
@@ -116,7 +117,7 @@ def test_reports_are_the_pairs_that_nothing_orders(driver: Driver, steps: list[s
             assert runner.found() == runner.expected, step
 
 
-@many(max_examples=300)
+@many(max_examples=rounds(60, 3000))
 @given(programs)
 @example(program("spin n, fill n 0:3, move N 3:3 0, add b 0:1 1 3, fetch p 0:1 0, read 0:1"))
 @example(
