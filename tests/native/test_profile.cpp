@@ -25,7 +25,7 @@ constexpr std::uint64_t KiB = 1024;
 constexpr std::uint64_t MiB = 1024 * KiB;
 constexpr std::uint64_t GiB = 1024 * MiB;
 
-fs::path shipped() { return fs::path(__FILE__).parent_path() / "../../native/sim/profiles"; }
+fs::path shipped() { return VRAMKIT_PROFILES; }
 
 // A folder that is removed with everything in it.
 class Folder {
