@@ -196,7 +196,9 @@ class PoolMachine(RuleBasedStateMachine):
         after = self.pool.stats()
         assert after.reserved == before.reserved
         assert after.remapped_bytes - before.remapped_bytes == moved
-        assert self.pool.defragment() == 0  # all that can move is one piece
+        again = self.pool.defragment()
+        # All that can move is one piece; what waited for its stream may be done by now.
+        assert again == 0 or after.waiting > 0
 
     @rule()
     def trim(self) -> None:
