@@ -1,5 +1,13 @@
 # What makes builds quick: a compiler cache where one is installed, and precompiled headers.
-option(VRAMKIT_PRECOMPILE "Precompile the headers of the standard library" ON)
+#
+# With precompiled headers ccache hits only in the folder that filled it. Who asks for a cache by
+# CMAKE_CXX_COMPILER_LAUNCHER shares it between folders, so that none are precompiled then.
+if(CMAKE_CXX_COMPILER_LAUNCHER)
+    set(precompile OFF)
+else()
+    set(precompile ON)
+endif()
+option(VRAMKIT_PRECOMPILE "Precompile the headers of the standard library" ${precompile})
 
 if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
     find_program(VRAMKIT_COMPILER_CACHE NAMES ccache sccache
