@@ -3,8 +3,8 @@
 
 #include "allocators_cases.h"
 #include "allocators_program.h"
-#include "pool/pool.h"
 #include "base/stream_ref.h"
+#include "pool/pool.h"
 
 namespace {
 
