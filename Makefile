@@ -12,19 +12,23 @@ CXX_FILES := $(shell find native tests/native benchmarks/native examples \
 # may forbid this call, hence the trial.
 WITHOUT_ASLR := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 
+CORES := $(shell nproc)
+CTEST := ctest -j $(CORES) --output-on-failure --no-tests=error
+
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help setup test lint test-native test-python demo sanitize build/asan build/tsan \
+.PHONY: help setup test lint test-native test-python demo sanitize build/asan build/tsan soak \
 	benchmarks format docs wheel clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo       set up, then a short guided run (the GPU that is there, else a simulated one)"
-	@echo "make test       set up, lint, native tests, Python tests, native tests under sanitizers"
+	@echo "make test       set up, lint, native tests, Python tests"
 	@echo "make sanitize   native tests under address/undefined-behaviour and thread sanitizers"
+	@echo "make soak       the long versions of all tests, sanitizers included; before a release"
 	@echo "make format     lay out Python and C++ sources"
 	@echo "make benchmarks build the native benchmarks"
 	@echo "make docs       documentation as HTML in build/docs"
@@ -65,7 +69,7 @@ $(VENV)/package: $(VENV)/requirements-build.txt $(VENV)/requirements-run.txt \
 	$(BIN)/pip install --verbose --no-deps --no-build-isolation --editable .
 	@cp -f $(EDITABLE)/_core.pyi src/vramkit/_core.pyi
 
-test: lint test-native test-python sanitize
+test: lint test-native test-python
 
 lint: setup
 	@echo "==> lint"
@@ -78,11 +82,12 @@ lint: setup
 test-native: setup
 	@echo "==> native tests"
 	cmake --build $(EDITABLE) --target native_tests
-	ctest --test-dir $(EDITABLE) --output-on-failure --no-tests=error
+	$(CTEST) --test-dir $(EDITABLE)
 
+# Each process has a simulated GPU of its own: tests do not meet.
 test-python: setup
 	@echo "==> Python tests"
-	pytest -q
+	pytest -q -n $(CORES) --dist worksteal
 
 demo: $(VENV)/package
 	@echo "==> vramkit demo"
@@ -97,7 +102,12 @@ build/asan build/tsan: $(VENV)/requirements-build.txt
 	cmake -S . -B $@ -G Ninja -DVRAMKIT_PYTHON=OFF -DVRAMKIT_NATIVE_TESTS=ON \
 		-DVRAMKIT_SANITIZE=$(SANITIZER)
 	cmake --build $@ --target native_tests
-	$(WITHOUT_ASLR) ctest --test-dir $@ --output-on-failure --no-tests=error
+	$(WITHOUT_ASLR) $(CTEST) --test-dir $@
+
+# One switch for both kinds of tests: more examples, longer random orders, every test of threads
+# again and again.
+soak: export VRAMKIT_SOAK := 1
+soak: test-native test-python sanitize
 
 benchmarks: $(VENV)/package
 	cmake --build $(EDITABLE) --target native_benchmarks

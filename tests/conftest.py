@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from soak import SOAKING
 
 if TYPE_CHECKING:
     from vramkit.driver import Driver
@@ -20,14 +21,15 @@ KEPT_BY_THE_DRIVER = {"contexts", "modules"}
 
 CALL_PASSED = pytest.StashKey[bool]()
 
-# Property tests: the same examples in every run, and no limit on the time of one example, which
-# on a shared machine says nothing. Not needed on a machine that runs only the conformance suite.
+# Property tests: the same examples in every run, others in every soak, and no limit on the time of
+# one example, which on a shared machine says nothing. Not needed on a machine that runs only the
+# conformance suite.
 try:
     from hypothesis import settings
 except ModuleNotFoundError:
     pass
 else:
-    settings.register_profile("vramkit", deadline=None, derandomize=True)
+    settings.register_profile("vramkit", deadline=None, derandomize=not SOAKING)
     settings.load_profile("vramkit")
 
 
@@ -63,6 +65,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if not on_card or missing:
                 reason = f"needs a card and {', '.join(missing or marker.args)}"
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What is there before the tests is no test's: gc.collect() need not look at it each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -111,13 +111,9 @@ inline int run_cases(const AllocatorOptions& options, AddCases add_cases) {
 // 0: all well; 1: a case failed, and the file says which; 2: nothing could be run; 3: the time was
 // over, and the file says for which cases.
 inline int allocator_program(const char* name, AddCases add_cases, int count, char** arguments) {
-    try {
-        const auto options = detail::parse_allocator_options(name, count, arguments);
-        return options ? detail::run_cases(*options, add_cases) : 0;
-    } catch (const Failure& failure) {
-        std::fprintf(stderr, "%s: %s\n", name, failure.what());
-        return 2;
-    }
+    return run_program(
+        name, [&] { return detail::parse_allocator_options(name, count, arguments); },
+        [&](const AllocatorOptions& options) { return detail::run_cases(options, add_cases); });
 }
 
 }  // namespace bench

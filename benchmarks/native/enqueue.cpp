@@ -214,12 +214,10 @@ void run(const Options& options) {
 }  // namespace
 
 int main(int count, char** arguments) {
-    try {
-        const std::optional<Options> options = parse(count, arguments);
-        if (options) run(*options);
-        return 0;
-    } catch (const Failure& failure) {
-        std::fprintf(stderr, "enqueue: %s\n", failure.what());
-        return 2;
-    }
+    return run_program(
+        "enqueue", [&] { return parse(count, arguments); },
+        [](const Options& options) {
+            run(options);
+            return 0;
+        });
 }

@@ -132,19 +132,17 @@ int run_all(const Options& options) {
     return sound && gpu.clean() ? 0 : 1;
 }
 
+int list_all() {
+    for (const Scenario& scenario : kScenarios) {
+        std::printf("%-28s %s: %s\n", scenario.name, scenario.family, scenario.quantity);
+    }
+    return 0;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
-    try {
-        const std::optional<Options> options = parse(count, arguments);
-        if (!options) return 0;
-        if (!options->list) return run_all(*options);
-        for (const Scenario& scenario : kScenarios) {
-            std::printf("%-28s %s: %s\n", scenario.name, scenario.family, scenario.quantity);
-        }
-        return 0;
-    } catch (const Failure& failure) {
-        std::fprintf(stderr, "fidelity: %s\n", failure.what());
-        return 2;
-    }
+    return run_program(
+        "fidelity", [&] { return parse(count, arguments); },
+        [](const Options& options) { return options.list ? list_all() : run_all(options); });
 }

@@ -95,6 +95,19 @@ class OptionTable {
     std::vector<Entry> entries_;
 };
 
+// What every main does: reads the options, and runs with them unless help was asked for. The result
+// of `run` is the program's; 2: nothing could be run, and standard error says why.
+template <class Parse, class Run>
+int run_program(const char* name, Parse parse, Run run) {
+    try {
+        const auto options = parse();
+        return options ? run(*options) : 0;
+    } catch (const Failure& failure) {
+        std::fprintf(stderr, "%s: %s\n", name, failure.what());
+        return 2;
+    }
+}
+
 // Which GPU a program opens: the options that the programs have in common.
 class GpuChoice {
   public:

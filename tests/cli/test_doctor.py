@@ -62,14 +62,10 @@ cuMemRelease = 90_000
 """
 
 
-@pytest.fixture
-def round_figures(vramkit: Vramkit, tmp_path: Path) -> dict[str, Any]:
+def test_figures_are_those_of_the_profile(vramkit: Vramkit, tmp_path: Path) -> None:
     path = tmp_path / "round.toml"
     path.write_text(PROFILE)
-    return facts(vramkit, "--driver", f"sim:{path}")
-
-
-def test_copy_rates_are_those_of_the_profile(round_figures: dict[str, Any]) -> None:
+    round_figures = facts(vramkit, "--driver", f"sim:{path}")
     assert round_figures["driver"]["simulated"] is True
     assert round_figures["driver"]["profile"] == "round"
     rates = {copy["what"]: copy["rate"]["median"] / 1e9 for copy in round_figures["copies"]}
@@ -80,9 +76,6 @@ def test_copy_rates_are_those_of_the_profile(round_figures: dict[str, Any]) -> N
         "pageable, host to device": pytest.approx(2, rel=0.05),
         "pageable, device to host": pytest.approx(3, rel=0.05),
     }
-
-
-def test_call_costs_are_those_of_the_profile(round_figures: dict[str, Any]) -> None:
     costs = {call["call"]: call["seconds"]["median"] * 1e6 for call in round_figures["calls"]}
     assert costs == {
         "cuEventRecord": pytest.approx(10, abs=1),

@@ -93,7 +93,7 @@ def test_two_streams_by_an_event(cu, scope, kernels):
     assert seen == [1, 2]
 
 
-def test_null_function_does_not_pass_for_one(isolated, observe):
+def test_null_function_does_not_pass_for_one(isolated, undefined):
     outcome = isolated(
         """
         stream = scope.stream()
@@ -101,7 +101,7 @@ def test_null_function_does_not_pass_for_one(isolated, observe):
         note("synchronize", name(cu.cuStreamSynchronize(stream)))
         """
     )
-    observe("null host function", outcome)
+    undefined(outcome)
 
 
 def test_runs_though_the_stream_is_destroyed_first(cu, scope):

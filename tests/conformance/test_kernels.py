@@ -180,17 +180,20 @@ def test_too_much_shared_memory(scope, kernels):
     assert name(result) == INVALID_VALUE
 
 
-def test_launch_without_a_function_or_parameters(isolated, observe):
+def test_launch_without_a_function(isolated, undefined):
+    undefined(isolated("cu.cuLaunchKernel(0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)"))
+
+
+def test_launch_without_parameters(isolated, observe):
     outcome = isolated(
         """
         spin = kernels().functions["vk_spin"]
         shape = (1, 1, 1, 1, 1, 1, 0, 0)
-        note("no function", name(cu.cuLaunchKernel(0, *shape, 0, 0)))
         note("no parameters", name(cu.cuLaunchKernel(spin, *shape, 0, 0)))
         note("health", name(cu.cuCtxSynchronize()))
         """
     )
-    observe("launch without a function, without parameters", outcome)
+    observe("launch without parameters", outcome)
 
 
 def test_parameters_in_one_buffer(cu, scope, kernels, observe):

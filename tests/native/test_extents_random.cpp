@@ -60,7 +60,7 @@ class Reference {
 
 }  // namespace
 
-TEST(ten_thousand_random_steps_agree_with_a_simple_reference) {
+TEST(random_steps_agree_with_a_simple_reference) {
     Bench bench;
     Extents& extents = *bench.extents;
     Reference reference;
@@ -81,7 +81,7 @@ TEST(ten_thousand_random_steps_agree_with_a_simple_reference) {
         }
     };
     std::uint64_t composed = 0, joined = 0, taken = 0, cut = 0, released = 0;
-    for (std::int64_t step = 0; step < 10000; ++step) {
+    for (std::int64_t step = 0; step < testing::rounds(3000, 100'000); ++step) {
         Failure why;
         const std::uint64_t bytes = (1 + below(12)) * kPage;
         switch (below(12)) {
@@ -179,6 +179,6 @@ TEST(ten_thousand_random_steps_agree_with_a_simple_reference) {
         }
     }
     // The sequence has been everywhere.
-    CHECK(composed > 100 && joined > 10 && taken > 500 && cut > 100 && released > 50);
+    CHECK(composed > 30 && joined > 3 && taken > 150 && cut > 30 && released > 15);
     for (const Extent& extent : bench.held) verify(extent);
 }

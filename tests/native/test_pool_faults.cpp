@@ -123,7 +123,10 @@ TEST(every_driver_call_of_every_path_may_fail) {
         for (const auto& [symbol, count] : counts) {
             for (const CUresult code : {CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN}) {
                 for (std::uint64_t nth = 1; nth <= count; ++nth) {
-                    let_fail({symbol, nth, 1, code});
+                    // The quick version: the first calls and the last, which ends a loop.
+                    if (nth <= 3 || nth == count || testing::soaking()) {
+                        let_fail({symbol, nth, 1, code});
+                    }
                 }
                 let_fail({symbol, 1, kForEver, code});
             }

@@ -42,7 +42,7 @@ TEST(the_pools_own_thread_beside_those_that_use_and_change_it) {
                 pool->reset_stats();
             }
         });
-        random_order::run(card, *pool, 4, 20);
+        random_order::run(card, *pool, 4, testing::rounds(20, 200));
         done = true;
         meddler.join();
         CHECK_EQUAL(pool->stats().current_usage, std::uint64_t{0});

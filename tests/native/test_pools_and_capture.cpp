@@ -67,7 +67,7 @@ TEST(blocks_never_overlap_and_everything_goes_back) {
     std::mt19937 random(7);
     std::map<CUdeviceptr, size_t> live;
     std::uint64_t most = 0;
-    for (int step = 0; step < 4000; ++step) {
+    for (int step = 0, steps = testing::rounds(4000, 100'000); step < steps; ++step) {
         const CUstream stream = streams[random() % 3];
         if (live.size() < 40 && random() % 2 == 0) {
             const size_t bytes = 1 + random() % (size_t{1} << (random() % 23));
@@ -267,7 +267,7 @@ TEST(threads_allocate_side_by_side) {
             CHECK_EQUAL(cu().cuCtxSetCurrent(context), CUDA_SUCCESS);
             const CUstream stream = gpu::make_stream();
             std::mt19937 random(seed);
-            for (int step = 0; step < 300; ++step) {
+            for (int step = 0, steps = testing::rounds(60, 600); step < steps; ++step) {
                 const size_t bytes = 4096 + random() % kMiB;
                 const CUdeviceptr block = allocate(bytes, stream);
                 CHECK_EQUAL(cu().cuMemsetD8Async(block, seed, bytes, stream), CUDA_SUCCESS);

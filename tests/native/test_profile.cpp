@@ -1,6 +1,4 @@
 // Profiles of the simulated GPU: the TOML reader, inheritance, errors, and the cost of calls.
-//
-// The simulated GPU exports the driver ABI and nothing else, so its sources are compiled in here.
 #include <stdlib.h>
 
 #include <cmath>
@@ -8,9 +6,8 @@
 #include <limits>
 #include <locale>
 
-#include "sim/profile/profile.cpp"
-#include "sim/profile/profile_reader.cpp"
-#include "sim/profile/toml.cpp"
+#include "sim/profile/profile.h"
+#include "sim/profile/toml.h"
 #include "testing.h"
 
 namespace {
@@ -28,7 +25,7 @@ constexpr std::uint64_t KiB = 1024;
 constexpr std::uint64_t MiB = 1024 * KiB;
 constexpr std::uint64_t GiB = 1024 * MiB;
 
-fs::path shipped() { return fs::path(__FILE__).parent_path() / "../../native/sim/profiles"; }
+fs::path shipped() { return VRAMKIT_PROFILES; }
 
 // A folder that is removed with everything in it.
 class Folder {

@@ -12,7 +12,7 @@ using gpu::cu;
 using gpu::sim;
 
 constexpr int kThreadCount = 6;
-constexpr int kRounds = 12;  // of each thread's work
+const int kRounds = testing::rounds(12, 200);  // of each thread's work
 constexpr size_t kWords = 1024;
 constexpr size_t kBytes = kWords * 4;
 
@@ -174,7 +174,7 @@ TEST(values_order_streams_of_different_threads) {
             const CUdeviceptr written = flags + 64 * pair, read = written + 8;
             const CUstream stream = gpu::make_stream();
             std::vector<void*> out;
-            for (unsigned round = 1; round <= kRounds; ++round) {
+            for (unsigned round = 1, last = kRounds; round <= last; ++round) {
                 if (number % 2 == 0) {
                     CHECK_OK(cu().cuStreamWaitValue32_v2(stream, read, round - 1,
                                                          CU_STREAM_WAIT_VALUE_GEQ));
@@ -201,7 +201,7 @@ TEST(a_host_store_ends_a_wait_for_a_value) {
         on_threads(context, [](int) {
             const CUstream stream = gpu::make_stream();
             auto* flag = static_cast<std::uint32_t*>(gpu::make_pinned(64));
-            for (std::uint32_t round = 1; round <= kRounds; ++round) {
+            for (std::uint32_t round = 1, last = kRounds; round <= last; ++round) {
                 CHECK_OK(cu().cuStreamWaitValue32_v2(stream, reinterpret_cast<CUdeviceptr>(flag),
                                                      round, CU_STREAM_WAIT_VALUE_EQ));
                 CHECK_EQUAL(cu().cuStreamQuery(stream), CUDA_ERROR_NOT_READY);

@@ -1,14 +1,14 @@
-// A test harness for one-file test programs: TEST(name) { CHECK(expression); }
+// A test harness: TEST(name) { CHECK(expression); }
 //
 // CHECK and CHECK_EQUAL note a failure and go on, from any thread. REQUIRE ends the test at once;
-// call it on the test's own thread only. The program runs every test, or those whose names contain
-// its first argument, and exits with 1 if any failed or none ran. It holds main: include it once.
+// call it on the test's own thread only. The name of a test is that of its file, a dot, and its
+// own: test_clock.set_takes_the_rate_of_sets. main is in testing.cpp.
 #ifndef VRAMKIT_TESTS_NATIVE_TESTING_H
 #define VRAMKIT_TESTS_NATIVE_TESTING_H
 
 #include <atomic>
 #include <cstdio>
-#include <exception>
+#include <cstdlib>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -18,7 +18,7 @@
 namespace testing {
 
 struct Test {
-    const char* name;
+    std::string name;
     void (*body)();
 };
 
@@ -34,10 +34,22 @@ inline std::atomic<int>& failures_in_test() {
     return count;
 }
 
-inline bool add(const char* name, void (*body)()) {
-    tests().push_back({name, body});
+inline bool add(std::string_view file, const char* name, void (*body)()) {
+    file.remove_prefix(file.rfind('/') + 1);
+    tests().push_back({std::string(file.substr(0, file.rfind('.'))) + "." + name, body});
     return true;
 }
+
+// The long versions of tests, for `make soak`: VRAMKIT_SOAK=1.
+inline bool soaking() {
+    static const bool on = [] {
+        const char* const given = std::getenv("VRAMKIT_SOAK");
+        return given != nullptr && std::string_view(given) == "1";
+    }();
+    return on;
+}
+// How many rounds, steps or seeds a random test takes.
+inline int rounds(int quick, int soak) { return soaking() ? soak : quick; }
 
 inline bool note(bool passed, const char* file, int line, const std::string& what) {
     if (!passed) {
@@ -67,24 +79,11 @@ bool check_equal(const Left& left, const Right& right, const char* file, int lin
     return note(false, file, line, expression + (": " + shown(left)) + " and " + shown(right));
 }
 
-inline bool passes(const Test& test) {
-    failures_in_test() = 0;
-    try {
-        test.body();
-    } catch (const RequirementFailed&) {
-    } catch (const std::exception& error) {
-        note(false, test.name, 0, std::string("threw ") + error.what());
-    } catch (...) {
-        note(false, test.name, 0, "threw something that is no std::exception");
-    }
-    return failures_in_test() == 0;
-}
-
 }  // namespace testing
 
-#define TEST(name)                                                                      \
-    static void test_##name();                                                          \
-    [[maybe_unused]] static const bool added_##name = testing::add(#name, test_##name); \
+#define TEST(name)                                                                                \
+    static void test_##name();                                                                    \
+    [[maybe_unused]] static const bool added_##name = testing::add(__FILE__, #name, test_##name); \
     static void test_##name()
 
 #define CHECK(expression) \
@@ -97,22 +96,5 @@ inline bool passes(const Test& test) {
     do {                                                            \
         if (!CHECK(expression)) throw testing::RequirementFailed(); \
     } while (false)
-
-int main(int argument_count, char** arguments) {
-    const std::string_view wanted = argument_count > 1 ? arguments[1] : "";
-    int passed = 0;
-    int failed = 0;
-    for (const testing::Test& test : testing::tests()) {
-        if (std::string_view(test.name).find(wanted) == std::string_view::npos) continue;
-        if (testing::passes(test)) {
-            ++passed;
-        } else {
-            ++failed;
-            std::fprintf(stderr, "failed: %s\n", test.name);
-        }
-    }
-    std::printf("%d passed, %d failed\n", passed, failed);
-    return failed == 0 && passed > 0 ? 0 : 1;
-}
 
 #endif

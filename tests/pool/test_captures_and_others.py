@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
+from soak import rounds
 
 from vramkit import Pool
 from vramkit.driver import Device, DriverError, OutOfMemoryError, Simulator, Stream
@@ -112,7 +113,7 @@ def test_replays_beside_ordinary_work_are_in_order(
                 for address in blocks:
                     device.fill(address, 1, size, stream=stream)
                     pool.free(address, stream=Foreign(stream))
-    for turn in range(30):
+    for turn in range(rounds(9, 30)):  # twice each size and each kind of upkeep
         graph.launch(stream)
         for other in (*others, stream):
             size = (4096, MIB, 4 * MIB, 20 * MIB)[turn % 4]

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from soak import rounds
 
 from vramkit import Pool
 from vramkit.driver import Device, Driver, OutOfMemoryError, Stream
@@ -195,7 +196,9 @@ class PoolMachine(RuleBasedStateMachine):
         after = self.pool.stats()
         assert after.reserved == before.reserved
         assert after.remapped_bytes - before.remapped_bytes == moved
-        assert self.pool.defragment() == 0  # all that can move is one piece
+        again = self.pool.defragment()
+        # All that can move is one piece; what waited for its stream may be done by now.
+        assert again == 0 or after.waiting > 0
 
     @rule()
     def trim(self) -> None:
@@ -288,4 +291,6 @@ def test_any_sequence_of_calls(driver: Driver) -> None:
         pass
 
     Machine.driver = driver
-    run_state_machine_as_test(Machine, settings=settings(max_examples=300, stateful_step_count=50))
+    run_state_machine_as_test(
+        Machine, settings=settings(max_examples=rounds(80, 3000), stateful_step_count=50)
+    )

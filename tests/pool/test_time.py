@@ -67,6 +67,7 @@ def test_a_burst_is_gone_two_decay_times_later(
             stream.close()
 
 
+@pytest.mark.sim(data=False)
 def test_within_half_a_decay_time_everything_stays(
     pool: Pool, device: Device, sim: Simulator
 ) -> None:
@@ -78,6 +79,7 @@ def test_within_half_a_decay_time_everything_stays(
     assert (pool.stats().released_bytes, pool.stats().reserved >= held) == (0, True)
 
 
+@pytest.mark.sim(data=False)
 def test_all_of_an_idle_pool_goes(pool: Pool, device: Device, sim: Simulator) -> None:
     with device.stream() as stream:
         burst(pool, device, [stream], 100 * MIB)

@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from soak import rounds
 
 from vramkit.driver import Driver, OutOfMemoryError, Stream
 from vramkit.resources import Buffer, Resource
@@ -165,6 +166,8 @@ def test_any_sequence_of_calls(driver: Driver, name: str, tmp_path: Path) -> Non
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=40, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
+            max_examples=rounds(12, 400),
+            stateful_step_count=40,
+            suppress_health_check=[HealthCheck.too_slow],
         ),
     )

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from soak import rounds
 
 from vramkit.driver import Driver
 
@@ -82,7 +83,7 @@ def program(text: str) -> list[str]:
 
 
 @pytest.mark.expects_reports
-@many(max_examples=1000)
+@many(max_examples=rounds(200, 10_000))
 @given(programs)
 # An event carries what its stream had waited for, through a third stream.
 @example(program("fill n 0:1, record 1 n, wait N 1, record 2 N, wait b 2, fill b 0:1"))
@@ -137,7 +138,7 @@ def test_reports_are_the_pairs_that_nothing_orders(driver: Driver, steps: list[s
             assert runner.found() == runner.expected, step
 
 
-@many(max_examples=300)
+@many(max_examples=rounds(60, 3000))
 @given(programs_with_host_functions)
 # What is issued after a host function and ordered behind it, while it has not run.
 @example(program("spin n, call_read n 0:2, fetch N 0:2 0, write 0:2, call_read b 0:2"))

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, get_args
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from soak import rounds
 
 from vramkit.driver import Driver, Event, TimelineSpan
 
@@ -97,7 +98,7 @@ def times(outcome: Outcome) -> list[tuple[str, int, float, float]]:
 
 
 property_test = settings(
-    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=rounds(30, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 # Each stream its share of everything, all at once in the end.

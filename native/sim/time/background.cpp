@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-#include "sim/program_threads.h"
+#include "sim/time/program_threads.h"
 
 namespace vramkit::sim {
 namespace {

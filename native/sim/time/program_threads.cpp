@@ -1,5 +1,5 @@
 // Reads from /proc what each thread of the process sleeps on.
-#include "sim/program_threads.h"
+#include "sim/time/program_threads.h"
 
 #include <dirent.h>
 #include <fcntl.h>
