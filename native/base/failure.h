@@ -29,13 +29,8 @@ struct Failure {
         return {Kind::bad_value, CUDA_SUCCESS, "", std::move(message)};
     }
     // `what`: "the pool".
-    static Failure closed(const std::string& what) {
-        return {Kind::closed, CUDA_SUCCESS, "", what + " is closed"};
-    }
-    static Failure forked(const std::string& what) {
-        return in_forked_child(what +
-                               " belongs to the parent process: a forked child cannot use it");
-    }
+    static Failure closed(std::string_view what);
+    static Failure forked(std::string_view what);
     static Failure in_forked_child(std::string message) {
         return {Kind::forked, CUDA_SUCCESS, "", std::move(message)};
     }

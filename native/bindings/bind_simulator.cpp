@@ -85,15 +85,11 @@ class Controls {
     void block_hold(uint64_t address, size_t bytes, nb::handle stream) const {
         call(block_hold_, address, bytes, stream_handle(stream));
     }
-    void block_region(uint64_t address, size_t bytes) const {
-        call(block_region_, address, bytes);
-    }
+    void block_region(uint64_t address, size_t bytes) const { call(block_region_, address, bytes); }
     nb::bytes settings() const { return text(settings_); }
     nb::bytes reports() const { return text(reports_); }
     nb::bytes unsupported() const { return text(unsupported_); }
-    uint64_t reports_left_out() const {
-        return call(reports_left_out_);
-    }
+    uint64_t reports_left_out() const { return call(reports_left_out_); }
     nb::bytes call_counts() const { return text(call_counts_); }
     nb::bytes live_objects() const { return text(live_objects_); }
     nb::bytes timeline() const { return text(timeline_); }

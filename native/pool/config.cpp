@@ -7,17 +7,29 @@
 namespace vramkit::pool {
 namespace {
 
+bool is_outside(std::uint64_t value, std::uint64_t least, std::uint64_t most) {
+    return value < least || value > most;
+}
+bool is_outside_part(double value) { return !(value >= 0 && value < 1); }
+
+std::string refused(const char* name, const std::string& value, const char* allowed) {
+    std::string text = name;
+    text += " is ";
+    text += value;
+    text += "; it may be ";
+    text += allowed;
+    return text;
+}
+
 // Empty: all are in their range.
 std::string out_of_range(const Config& config) {
     const auto is = [](const char* name, auto value, const char* allowed) {
-        return std::string(name) + " is " + std::to_string(value) + "; it may be " + allowed;
+        return refused(name, std::to_string(value), allowed);
     };
-#define VRAMKIT_NUMBER(name, value, least, most, allowed)     \
-    if (config.name + 1 <= (least) || config.name > (most)) { \
-        return is(#name, config.name, allowed);               \
-    }
+#define VRAMKIT_NUMBER(name, value, least, most, allowed) \
+    if (is_outside(config.name, least, most)) return is(#name, config.name, allowed);
 #define VRAMKIT_PART(name, value) \
-    if (!(config.name >= 0 && config.name < 1)) return is(#name, config.name, "0 or more, below 1");
+    if (is_outside_part(config.name)) return is(#name, config.name, "0 or more, below 1");
 #define VRAMKIT_CHOICE(name, Type, value)
 #define VRAMKIT_FLAG(name, value)
 #include "pool/settings.def"

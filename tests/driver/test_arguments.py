@@ -180,6 +180,8 @@ CALLS: dict[str, tuple[str, Call]] = {
     "Simulator.host_access write": ("bool", lambda m, x: m.sim.host_access(0, 1, x)),
     "Simulator.block_alloc address": ("integer", lambda m, x: m.sim.block_alloc(x, 1, m.stream)),
     "Simulator.block_free stream": ("stream", lambda m, x: m.sim.block_free(0, 1, x)),
+    "Simulator.block_hold stream": ("stream", lambda m, x: m.sim.block_hold(0, 1, x)),
+    "Simulator.block_region address": ("integer", lambda m, x: m.sim.block_region(x, 1)),
     "Simulator.host_alias address": ("integer", lambda m, x: m.sim.host_alias(x)),
     "Simulator.inject call_glob": ("text", lambda m, x: m.sim.inject(x, code=1)),
     "Simulator.inject nth": ("integer", lambda m, x: m.sim.inject("x", nth=x, code=1)),
