@@ -1,6 +1,7 @@
 // The way of a Python callable through the driver's queue and back.
 #include "bindings/host_function.h"
 
+#include "base/stream_ref.h"
 #include "bindings/errors.h"
 #include "bindings/gil.h"
 #include "bindings/invoke.h"
@@ -10,10 +11,16 @@ namespace nb = nanobind;
 namespace vramkit {
 namespace {
 
-void call_python(PyObject* function) {
+// Python's part of a host function, on the driver's thread; nothing while Python exits.
+template <class Body>
+void in_python(Body body) {
+    const InsideGate gate;
+    if (!gate.entered()) return;
     const nb::gil_scoped_acquire acquired;
-    if (!acquired.is_valid()) return;
-    const nb::object callable = nb::steal(function);
+    if (acquired.is_valid()) body();
+}
+
+void call(const nb::object& callable) {
     try {
         callable();
     } catch (nb::python_error& error) {
@@ -21,19 +28,63 @@ void call_python(PyObject* function) {
     }
 }
 
-void run(void* data) {
-    const InsideGate gate;
-    if (gate.entered()) call_python(static_cast<PyObject*>(data));
+void run_once(void* data) {
+    in_python([&] { call(nb::steal(static_cast<PyObject*>(data))); });
+}
+
+// Of a graph, which launches it any number of times.
+void run_again(void* data) {
+    in_python([&] { call(nb::borrow(static_cast<PyObject*>(data))); });
+}
+
+void let_go(void* data) {
+    in_python([&] { Py_DECREF(static_cast<PyObject*>(data)); });
+}
+
+// The graph that is being captured on the stream; null: none is. The legacy default stream cannot
+// be captured, and beside captures of others it must not be asked.
+CUgraph graph_under_capture(const DriverTable& call, CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUgraph graph = nullptr;
+    if (is_legacy(stream) || call.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+        status != CU_STREAM_CAPTURE_STATUS_ACTIVE || call.cuStreamGetCaptureInfo_v2 == nullptr) {
+        return nullptr;
+    }
+    call.cuStreamGetCaptureInfo_v2(stream, &status, nullptr, &graph, nullptr, nullptr);
+    return graph;
+}
+
+// The graph keeps the callable as long as it, or an executable of it, exists. Where the driver has
+// no user objects the callable lives as long as the process.
+void give_to_graph(const DriverTable& call, CUgraph graph, PyObject* data) {
+    CUuserObject object = nullptr;
+    if (call.cuUserObjectCreate == nullptr || call.cuGraphRetainUserObject == nullptr ||
+        call.cuUserObjectCreate(&object, data, &let_go, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) !=
+            CUDA_SUCCESS) {
+        return;
+    }
+    Py_INCREF(data);  // of the object; what is left where the graph refuses it stays for good
+    if (call.cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) == CUDA_SUCCESS) {
+        Py_DECREF(data);
+    } else {
+        call.cuUserObjectRelease(object, 1);
+    }
 }
 
 }  // namespace
 
 void launch_host_function(Device& device, CUstream stream, nb::callable function) {
     PyObject* const data = function.inc_ref().ptr();
+    const DriverTable& call = device.call();
+    const CUgraph graph = graph_under_capture(call, stream);
     const CallResult done =
-        call_released(device, device.call().cuLaunchHostFunc, "cuLaunchHostFunc", stream, &run,
-                      static_cast<void*>(data));
-    if (done.result != CUDA_SUCCESS) function.dec_ref();
+        call_released(device, call.cuLaunchHostFunc, "cuLaunchHostFunc", stream,
+                      graph != nullptr ? &run_again : &run_once, static_cast<void*>(data));
+    if (done.result != CUDA_SUCCESS) {
+        function.dec_ref();
+    } else if (graph != nullptr) {
+        give_to_graph(call, graph, data);
+    }
     check(device.session().driver(), done.result, done.symbol);
 }
 

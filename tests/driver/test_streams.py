@@ -9,6 +9,8 @@ import weakref
 from typing import Any
 
 import pytest
+from pool.graphs import Graphs
+from pool.support import eventually
 
 from vramkit.driver import Driver, DriverError, Stream
 
@@ -217,6 +219,31 @@ def test_host_function_lives_until_it_has_run_and_no_longer(driver: Driver) -> N
         gc.collect()
     assert ran == ["alive"]
     assert alive() is None
+
+
+@pytest.mark.sim_only
+def test_host_function_of_a_graph_runs_with_every_launch_and_goes_with_it(driver: Driver) -> None:
+    ran: list[int] = []
+
+    class Function:
+        def __call__(self) -> None:
+            ran.append(1)
+
+    with driver.device().stream() as stream:
+        function = Function()
+        alive = weakref.ref(function)
+        graphs = Graphs(driver)
+        with graphs.capture(stream) as graph:
+            stream.host_function(function)
+        del function
+        for _ in range(3):
+            graph.launch(stream)
+        stream.synchronize()
+        gc.collect()
+        assert (len(ran), alive() is not None) == (3, True)
+        graph.close()
+        assert eventually(lambda: alive() is None)
+        graphs.close()
 
 
 def test_error_in_a_host_function_reaches_the_unraisable_hook(

@@ -28,7 +28,7 @@ TEST(addresses_take_the_best_fit_and_join_what_is_given) {
     addresses.give(base, kPage);
     addresses.give(base + 2 * kPage, kPage);
     addresses.give(base + 4 * kPage, 8 * kPage);
-    CHECK_EQUAL(addresses.holes().size(), std::size_t{1});
+    CHECK_EQUAL(addresses.holes().ranges().size(), std::size_t{1});
     CHECK_EQUAL(addresses.take(4 * kCard), base);
     addresses.give(base, 4 * kCard);
 }

@@ -1,7 +1,6 @@
-// Holes by address, to join neighbours, and by size, to find the best fit.
+// Where the range comes from, and its way back.
 #include "pool/memory/addresses.h"
 
-#include <iterator>
 #include <string>
 
 #include "base/failure.h"
@@ -44,41 +43,7 @@ std::unique_ptr<Addresses> Addresses::allocate(const DriverTable& call, std::uin
 void Addresses::own(std::uint64_t base, std::uint64_t bytes) {
     base_ = base;
     bytes_ = bytes;
-    add(base, base + bytes);
-}
-
-std::uint64_t Addresses::take(std::uint64_t bytes) {
-    const auto best = by_size_.lower_bound({bytes, 0});
-    if (best == by_size_.end()) return 0;
-    const std::uint64_t address = best->second;
-    take_at(address, bytes);
-    return address;
-}
-
-bool Addresses::take_at(std::uint64_t address, std::uint64_t bytes) {
-    auto hole = holes_.upper_bound(address);
-    if (hole == holes_.begin()) return false;
-    --hole;
-    const auto [begin, end] = *hole;
-    if (end < address + bytes) return false;
-    remove(hole);
-    if (begin < address) add(begin, address);
-    if (address + bytes < end) add(address + bytes, end);
-    return true;
-}
-
-void Addresses::give(std::uint64_t address, std::uint64_t bytes) {
-    std::uint64_t begin = address, end = address + bytes;
-    auto after = holes_.lower_bound(address);
-    if (after != holes_.end() && after->first == end) {
-        end = after->second;
-        after = remove(after);
-    }
-    if (after != holes_.begin() && std::prev(after)->second == begin) {
-        begin = std::prev(after)->first;
-        remove(std::prev(after));
-    }
-    add(begin, end);
+    holes_.insert(base, bytes);
 }
 
 void Addresses::release() {
@@ -90,18 +55,7 @@ void Addresses::release() {
 
 void Addresses::forget() {
     bytes_ = 0;
-    holes_.clear();
-    by_size_.clear();
-}
-
-void Addresses::add(std::uint64_t begin, std::uint64_t end) {
-    holes_.emplace(begin, end);
-    by_size_.emplace(end - begin, begin);
-}
-
-Addresses::Holes::iterator Addresses::remove(Holes::iterator hole) {
-    by_size_.erase({hole->second - hole->first, hole->first});
-    return holes_.erase(hole);
+    holes_ = {};
 }
 
 }  // namespace vramkit::pool

@@ -5,12 +5,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <set>
-#include <utility>
 
 #include "base/failure.h"
+#include "base/range_set.h"
 #include "pool/blocks/size_classes.h"
 
 namespace vramkit::pool {
@@ -37,11 +35,13 @@ class Addresses {
     std::uint64_t allocation_bytes() const { return bytes_ + kPage; }
 
     // The start of the smallest hole that fits, then the lowest. 0: none fits.
-    std::uint64_t take(std::uint64_t bytes);
+    std::uint64_t take(std::uint64_t bytes) { return holes_.take_best(bytes); }
     // Exactly these addresses. False: some of them are taken, and nothing has changed.
-    bool take_at(std::uint64_t address, std::uint64_t bytes);
-    void give(std::uint64_t address, std::uint64_t bytes);
-    const std::map<std::uint64_t, std::uint64_t>& holes() const { return holes_; }  // begin -> end
+    bool take_at(std::uint64_t address, std::uint64_t bytes) {
+        return holes_.take_at(address, bytes);
+    }
+    void give(std::uint64_t address, std::uint64_t bytes) { holes_.insert(address, bytes); }
+    const RangeSet& holes() const { return holes_; }
 
     // Gives the range back; nothing may be mapped in it. Where the driver refuses, the end tries
     // again.
@@ -50,19 +50,14 @@ class Addresses {
     void forget();
 
   private:
-    using Holes = std::map<std::uint64_t, std::uint64_t>;
-
     explicit Addresses(const DriverTable& call) : call_(call) {}
     void own(std::uint64_t base, std::uint64_t bytes);
-    void add(std::uint64_t begin, std::uint64_t end);
-    Holes::iterator remove(Holes::iterator hole);
 
     const DriverTable& call_;
     std::uint64_t base_ = 0;
     std::uint64_t bytes_ = 0;
     CUdeviceptr allocation_ = 0;  // 0: a reservation
-    Holes holes_;
-    std::set<std::pair<std::uint64_t, std::uint64_t>> by_size_;  // bytes, begin
+    RangeSet holes_;
 };
 
 }  // namespace vramkit::pool

@@ -64,7 +64,9 @@ std::string Extents::check(const std::vector<Extent>* held) const {
             at = end_of(*std::prev(after));
         }
     }
-    for (const auto& [begin, end] : addresses_.holes()) addresses.push_back({begin, end, "hole"});
+    for (const auto& [begin, bytes] : addresses_.holes().ranges()) {
+        addresses.push_back({begin, begin + bytes, "hole"});
+    }
     mappings_.each_old_mapping([&](const Mapping& mapping) {
         addresses.push_back(
             {mapping.address, mapping.address + mapping.piece.bytes, "old mapping"});
