@@ -170,8 +170,7 @@ CallResult call_elsewhere(Device& device, std::function<CUresult()> call, const 
     }
 }
 
-std::optional<CallResult> poll(Device& device, const std::function<CUresult()>& query,
-                               const char* symbol) {
+bool poll(Device& device, const std::function<CUresult()>& query) {
     device.session().require_own_process();
     const auto start = steady_clock::now();
     auto handled = start;
@@ -179,10 +178,9 @@ std::optional<CallResult> poll(Device& device, const std::function<CUresult()>& 
         {
             const GilReleased released;
             const ContextScope scope(device);
-            if (scope.result() != CUDA_SUCCESS) return CallResult{scope.result(), scope.symbol()};
+            if (scope.result() != CUDA_SUCCESS) return true;  // the call itself says why
             for (;;) {
-                const CUresult result = query();
-                if (result != CUDA_ERROR_NOT_READY) return CallResult{result, symbol};
+                if (query() != CUDA_ERROR_NOT_READY) return true;
                 const auto now = steady_clock::now();
                 if (now - handled >= kSignalsEvery) {
                     handled = now;
@@ -192,7 +190,9 @@ std::optional<CallResult> poll(Device& device, const std::function<CUresult()>& 
             }
         }
         handle_signals();
-        if (device.session().simulated() && handled - start >= kPerhapsDeadlock) return {};
+        if (device.session().simulated() && handled - start >= kPerhapsDeadlock) {
+            return false;
+        }
     }
 }
 

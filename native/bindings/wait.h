@@ -5,7 +5,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 
 #include "bindings/invoke.h"
 
@@ -25,10 +24,9 @@ CallResult call_elsewhere(Device& device, std::function<CUresult()> call, const 
 
 // Asks `query` until it answers something else than "not ready": for a millisecond at once again,
 // as the driver's own waits do, then with pauses of 1/64 of the time that passed, 1 ms at most.
-// Handles signals every 20 ms and raises what they raise. None: the simulated GPU was asked for
+// Handles signals every 20 ms and raises what they raise. False: the simulated GPU was asked for
 // 100 ms; it may be a deadlock, which only its blocking call finds.
-std::optional<CallResult> poll(Device& device, const std::function<CUresult()>& query,
-                               const char* symbol);
+bool poll(Device& device, const std::function<CUresult()>& query);
 
 // A call that waits for the whole device. It has no query, so it is made on another thread.
 template <typename Function, typename... Arguments>
@@ -40,15 +38,16 @@ CallResult call_waiting(Device& device, Function function, const char* symbol,
     return call_released(device, function, symbol, arguments...);
 }
 
-// A call that waits for what `query` tells of. `own` says that only the calling thread can wait for
-// it: its per-thread default stream.
+// A call that waits for what `query` tells of. It is made in any case, when there is nothing left
+// to wait for: it is what a synchronisation does (memory of cuMemFreeAsync goes back, for one), and
+// it names its own error. `own` says that only the calling thread can wait for it: its per-thread
+// default stream.
 template <typename Function, typename Query, typename Handle>
 CallResult call_waiting_for(Device& device, Function function, const char* symbol, Query query,
-                            const char* query_symbol, Handle handle, bool own = false) {
+                            Handle handle, bool own = false) {
     if (is_interruptible(device.session())) {
-        const auto asked = poll(device, [=] { return query(handle); }, query_symbol);
-        if (asked) return *asked;
-        if (!own) return call_waiting(device, function, symbol, handle);
+        const bool ready = poll(device, [=] { return query(handle); });
+        if (!ready && !own) return call_waiting(device, function, symbol, handle);
     }
     return call_released(device, function, symbol, handle);
 }
@@ -61,4 +60,4 @@ CallResult call_waiting_for(Device& device, Function function, const char* symbo
 #define VRAMKIT_INVOKE_WAITING_FOR(device, symbol, query, ...)                                   \
     ::vramkit::check_call((device),                                                              \
                           ::vramkit::call_waiting_for((device), (device).call().symbol, #symbol, \
-                                                      (device).call().query, #query, __VA_ARGS__))
+                                                      (device).call().query, __VA_ARGS__))

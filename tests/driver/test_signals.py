@@ -185,3 +185,17 @@ def test_a_wait_beside_a_capture_is_judged_by_the_mode_of_its_thread(
                 assert graphs.end(stream) == INVALIDATED
         finally:
             library.cuThreadExchangeStreamCaptureMode(ctypes.byref(kept))
+
+
+def test_a_wait_that_is_not_interrupted_is_the_drivers_own(driver: Driver) -> None:
+    """Memory of cuMemFreeAsync goes back at a synchronisation, not at a query."""
+    assert driver.sim is not None
+    device = driver.device()
+    with device.stream() as stream:
+        device.kernels.spin(1_000_000, stream=stream)
+        event = stream.record()
+        driver.sim.reset_call_counts()
+        event.synchronize()
+        stream.synchronize()
+        counts = driver.sim.call_counts()
+        assert (counts["cuEventSynchronize"], counts["cuStreamSynchronize"]) == (1, 1)

@@ -90,7 +90,7 @@ class Streams {
 
     // Whether so many records are there that it pays to look which numbers are still known:
     // is_known(number) for those of blocks and thread caches.
-    bool should_reuse_numbers() const { return streams_.size() + captures_.size() >= look_at_; }
+    bool should_reuse_numbers() const { return known_numbers() >= look_at_; }
     template <class IsKnown>
     void reuse_numbers(IsKnown is_known) {
         for (const std::uint32_t bit : {std::uint32_t{0}, kCaptureBit}) {
@@ -127,6 +127,10 @@ class Streams {
         }
     };
     static constexpr std::size_t kLookAtLeast = 1024;
+
+    std::size_t known_numbers() const {
+        return streams_.size() + captures_.size() - spare_streams_.size() - spare_captures_.size();
+    }
 
     std::optional<std::uint32_t> new_number(bool capture, Failure& why);
     void forget_handle(CUstream handle, std::uint32_t number);

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vramkit.resources import Tracking
 
 FORMAT: Final = "vramkit.snapshot"
-VERSION: Final = 1
+VERSION: Final = 2
 NARROWEST: Final = 40  # columns; in fewer, figures and labels have no room
 
 State = Literal["live", "cached", "waiting", "idle"]
@@ -74,7 +74,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     format: Literal["vramkit.snapshot"] = FORMAT
-    version: Literal[1] = VERSION
+    version: Literal[2] = VERSION
     time: datetime
     device: str
     driver: str
