@@ -1,5 +1,5 @@
-// A mutex that is mostly held for less time than it takes to fall asleep and be woken: whoever
-// finds it taken looks again for some microseconds first.
+// A mutex that is mostly held for less time than it takes to sleep and be woken: lock() spins for
+// some microseconds before it sleeps.
 #pragma once
 
 #include <mutex>

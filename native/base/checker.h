@@ -1,5 +1,5 @@
-// What allocators tell the checker of a simulated GPU, so that it sees use after free inside their
-// memory. On a real driver nobody listens, and every call is one comparison.
+// What allocators tell the checker of a simulated GPU, so that it finds use after free inside their
+// memory. On a real driver there is no checker, and every call is one comparison.
 #pragma once
 
 #include <cstddef>
@@ -27,16 +27,16 @@ class Checker {
     void block_freed(std::uint64_t address, std::uint64_t bytes, CUstream stream) const {
         if (block_freed_ != nullptr) block_freed_(address, bytes, stream);
     }
-    // Freed for the program, and kept from others until more than this stream is done with it.
+    // Freed by the program, but not reused until other streams are done with it too.
     void block_held(std::uint64_t address, std::uint64_t bytes, CUstream stream) const {
         if (block_held_ != nullptr) block_held_(address, bytes, stream);
     }
-    // Addresses that are handed out in blocks: an access outside of blocks is a mistake.
+    // Memory that is handed out in blocks: an access outside of a block is an error.
     void region(std::uint64_t address, std::uint64_t bytes) const {
         if (region_ != nullptr) region_(address, bytes);
     }
 
-    // While it lives, this thread relies on waits that the driver does not promise, knowingly.
+    // While it lives, this thread relies on purpose on waits that the driver does not document.
     class RelyingOnWaits {
       public:
         explicit RelyingOnWaits(const Checker& checker) : rely_(checker.rely_on_waits_) {

@@ -1,4 +1,4 @@
-// A wait for the card, by memory that is taken and freed for it.
+// A wait for the card: allocates memory and frees it again, since the free waits.
 #include "base/device_sync.h"
 
 #include "base/rules.h"
@@ -16,7 +16,7 @@ bool DeviceSync::wait() {
     return false;
 }
 
-// A page of its own: what shares one need not go back to the card when it is freed.
+// A whole page: a smaller allocation may share one, and its free need not reach the card.
 bool DeviceSync::take(Page& page) {
     {
         const std::lock_guard guard(lock_);
@@ -25,11 +25,11 @@ bool DeviceSync::take(Page& page) {
             left_.pop_back();
             return true;
         }
-        left_.reserve(4);  // so that nothing is lost where the free fails
+        left_.reserve(4);  // so that no page is lost when the free fails
     }
     if (call_.cuMemAlloc_v2(&page.device, kPage) == CUDA_SUCCESS) return true;
     page.device = 0;
-    // The card is full, perhaps of what is waited for. cuMemFreeHost waits in the same way.
+    // The card is full, perhaps with what the caller waits for. cuMemFreeHost waits as well.
     return call_.cuMemHostAlloc(&page.host, kPage, 0) == CUDA_SUCCESS;
 }
 

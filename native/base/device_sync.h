@@ -1,4 +1,4 @@
-// A wait on the host for all work of the context, which breaks nobody's capture.
+// A wait on the host for all work of the context that breaks no capture.
 #pragma once
 
 #include <mutex>
@@ -8,22 +8,22 @@
 
 namespace vramkit {
 
-// From any thread, in the context and in relaxed capture mode.
+// From any thread, with the context current and in relaxed capture mode.
 //
-// cuMemFree waits for whatever was issued before it, by anybody and on streams of any kind, and
-// leaves captures alone; cuCtxSynchronize breaks every one of the context. That it waits is
-// measured and not documented: docs/decisions.md.
+// cuMemFree waits for all work issued before it, by any thread and on any kind of stream, and
+// leaves captures alone; cuCtxSynchronize breaks every capture of the context. That cuMemFree waits
+// is measured and not documented: docs/decisions.md.
 class DeviceSync {
   public:
     DeviceSync(const DriverTable& call, const Checker& checker) : call_(call), checker_(checker) {}
     DeviceSync(const DeviceSync&) = delete;
     DeviceSync& operator=(const DeviceSync&) = delete;
 
-    // False: nothing is known of what is under way.
+    // False: it did not wait, and work may still be running.
     bool wait();
-    // What waits that failed have left.
+    // Frees the pages that failed waits left behind.
     void give_back();
-    // The driver no longer knows it.
+    // After a reset: the driver no longer knows the pages.
     void forget();
 
   private:
@@ -38,7 +38,7 @@ class DeviceSync {
     const DriverTable& call_;
     const Checker& checker_;
     std::mutex lock_;
-    std::vector<Page> left_;  // that the driver refused to free
+    std::vector<Page> left_;  // pages that the driver refused to free
 };
 
 }  // namespace vramkit

@@ -1,4 +1,4 @@
-// Events that nobody uses now, for the next that records one.
+// Unused events, to be recorded again.
 #pragma once
 
 #include <mutex>
@@ -8,7 +8,7 @@
 
 namespace vramkit {
 
-// To make an event costs more than to record it. From any thread.
+// Creating an event costs more than recording it. From any thread.
 class EventPool {
   public:
     explicit EventPool(const DriverTable& call) : call_(call) {}
@@ -17,7 +17,7 @@ class EventPool {
     EventPool& operator=(const EventPool&) = delete;
 
     const DriverTable& call() const { return call_; }
-    // Null where the driver refuses.
+    // Null if the driver fails.
     CUevent take() {
         const std::lock_guard guard(lock_);
         CUevent event = nullptr;
@@ -33,14 +33,14 @@ class EventPool {
         const std::lock_guard guard(lock_);
         spare_.push_back(event);
     }
-    // What the driver refuses is spare still.
+    // Destroys the unused events. One that the driver refuses to destroy stays in the pool.
     void drop() {
         const std::lock_guard guard(lock_);
         std::erase_if(spare_, [this](CUevent event) {
             return call_.cuEventDestroy_v2(event) == CUDA_SUCCESS;
         });
     }
-    // The driver no longer knows them.
+    // After a reset: the driver no longer knows them.
     void forget() {
         const std::lock_guard guard(lock_);
         spare_.clear();

@@ -1,4 +1,4 @@
-// Texts of failures that several resources have.
+// Messages of failures that several resources share.
 #include "base/failure.h"
 
 namespace vramkit {

@@ -1,4 +1,4 @@
-// Why a request was not served.
+// Why a request failed.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Failure {
     };
     Kind kind = Kind::none;
     CUresult code = CUDA_SUCCESS;
-    std::string_view call;  // of the driver, where it was one; a literal
+    std::string_view call;  // the driver call that failed, if one did; a literal
     std::string message;    // for the user
 
     static Failure bad_value(std::string message) {
@@ -53,8 +53,8 @@ inline bool failed(CUresult result, const char* call, Failure& why) {
     return true;
 }
 
-// Memory that is short without a refusal of the driver. `what`: of which there is none, or empty
-// where the caller's own limit stood in the way.
+// Out of memory without an error of the driver. `what` names what ran out; empty: the caller's own
+// limit was reached.
 inline void note_shortage(const char* what, Failure& why) {
     why = Failure::out_of_memory();
     why.call = what;

@@ -14,8 +14,8 @@
 
 namespace vramkit {
 
-// The fences of one stream, numbered in its order: one that has passed takes all before it along.
-// What is freed now waits for the open number, which the next event to be recorded gets.
+// The fences of one stream, numbered in stream order: when one has passed, so have all before it.
+// What is freed now waits for the open number, which the next recorded event gets.
 class Fences {
   public:
     using Number = std::uint64_t;
@@ -30,16 +30,16 @@ class Fences {
     bool has_passed(Number number) const { return number <= passed_; }
     bool is_recorded(Number number) const { return number <= covered_; }
 
-    // An event behind all work that the stream holds now. False, and the number stays open: the
-    // driver refuses, the host has no memory, or the stream is being captured, and the event would
-    // become part of a graph.
+    // Records an event behind all work that the stream holds now. False, and the number stays open:
+    // the driver failed, the host is out of memory, or the stream is being captured and the event
+    // would become part of a graph.
     bool record(CUstream stream) {
         const DriverTable& call = events_.call();
         if (is_captured(call, stream)) return false;
         const CUevent event = events_.take();
         if (event == nullptr) return false;
         if (call.cuEventRecord(event, stream) != CUDA_SUCCESS || is_captured(call, stream)) {
-            // It is of no use, or a capture began in between, and to ask for it would break that.
+            // Not recorded, or a capture began in between and a query of the event would break it.
             call.cuEventDestroy_v2(event);
             return false;
         }
@@ -48,7 +48,7 @@ class Fences {
             return false;
         }
         covered_ = open_++;
-        if (recorded_.size() > kUnpolled) poll();  // else a stream that only frees has ever more
+        if (recorded_.size() > kUnpolled) poll();  // else a stream that only frees piles them up
         return true;
     }
     // Asks the driver about the oldest fences until one has not passed. Never waits.
@@ -58,8 +58,8 @@ class Fences {
             pass_oldest();
         }
     }
-    // The last event, for a thread to wait for without the lock that guards the fences: until it is
-    // unpinned nobody records it again.
+    // The last event, for a thread that waits for it without the lock that guards the fences. It is
+    // not recorded again until it is unpinned.
     using Pinned = std::pair<Number, CUevent>;
     std::optional<Pinned> pin_last() {
         if (recorded_.empty()) return {};
@@ -68,12 +68,12 @@ class Fences {
     }
     void unpin(const Pinned& last, bool has_passed) {
         const auto pin = std::find(pins_.begin(), pins_.end(), last.first);
-        if (pin == pins_.end()) return;  // the driver has forgotten it meanwhile
+        if (pin == pins_.end()) return;  // forget() was called in the meantime
         pins_.erase(pin);
         if (passed_ < last.first) {
             if (has_passed) pass(last.first);
         } else if (!is_pinned(last.first)) {
-            events_.give(last.second);  // somebody has polled meanwhile
+            events_.give(last.second);  // another thread polled in the meantime
         }
     }
     // The stream waits for the first fence that covers this number.
@@ -84,21 +84,21 @@ class Fences {
         }
         return has_passed(number);
     }
-    // The open number, and another one from now on: what is freed later waits for that.
+    // Closes the open number and returns it. What is freed later waits for the next one.
     Number close() { return open_++; }
-    // All work that the stream had when this number was closed is known to be done.
+    // All work that the stream held when this number was closed is known to be done.
     void pass(Number number) {
         while (!recorded_.empty() && recorded_.front().first <= number) pass_oldest();
         passed_ = std::max(passed_, number);
         covered_ = std::max(covered_, number);
     }
-    // No work of the stream is left, nor will there be any.
+    // The stream has no work left and gets no more.
     void pass_all() { pass(close()); }
     void drop() {
         for (const auto& [number, event] : recorded_) events_.give(event);
         recorded_.clear();
     }
-    // The driver no longer knows the events.
+    // After a reset: the driver no longer knows the events.
     void forget() {
         recorded_.clear();
         pins_.clear();
@@ -118,9 +118,9 @@ class Fences {
 
     EventPool& events_;
     Number open_ = 1;
-    Number covered_ = 0;  // the last one with an event, or passed without
+    Number covered_ = 0;  // the last one with an event, or that passed without one
     Number passed_ = 0;
-    std::vector<Number> pins_;  // of events that somebody waits for
+    std::vector<Number> pins_;  // numbers of pinned events
     std::deque<std::pair<Number, CUevent>> recorded_;
 };
 

@@ -1,6 +1,6 @@
-// Whether this process was forked off one that used CUDA. CUDA does not work in such a child: what
-// the parent made there makes no driver call in it and takes no lock, which a thread that is not
-// there may hold.
+// Detects a child forked from a process that used CUDA. CUDA does not work in such a child: objects
+// of the parent make no driver call there, and take no lock, since a thread that does not exist in
+// the child may hold it.
 #pragma once
 
 #include <atomic>
@@ -11,14 +11,14 @@ namespace detail {
 extern std::atomic<int> forks;  // one for all libraries that read it
 }
 
-// From now on forks count: whoever first makes something on a device calls it. A process that was
-// forked off before may use CUDA.
+// Forks count from now on. Called before the first object on a device is made: a child forked
+// earlier may use CUDA.
 void watch_forks();
 
-// How often this process has been forked off one that watched.
+// How many forks after watch_forks() lie between the first process and this one.
 inline int fork_count() { return detail::forks.load(std::memory_order_relaxed); }
 
-// In which process an object was made.
+// Remembers in which process an object was made.
 class ForkGuard {
   public:
     ForkGuard() { watch_forks(); }

@@ -1,12 +1,12 @@
-// Host memory that runs out: one place where that is no reason to fail.
+// Work that may be skipped when host memory runs out.
 #pragma once
 
 #include <new>
 
 namespace vramkit {
 
-// For work that may as well be left out, or done later. False: the host had no memory for it, and
-// what it began must be as before.
+// Runs work that may be left out or done later. False: the host is out of memory; the work must
+// have left everything unchanged.
 template <class Work>
 bool if_host_memory_allows(Work work) {
     try {

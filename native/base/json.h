@@ -1,4 +1,4 @@
-// Writes JSON text: objects and arrays by nesting, commas by themselves.
+// Writes JSON text: nested objects and arrays; commas are added automatically.
 #pragma once
 
 #include <charconv>
@@ -34,7 +34,7 @@ class Json {
     Json& value(bool truth) { return raw(truth ? "true" : "false"); }
     Json& value(std::uint64_t number) { return raw(std::to_string(number)); }
     Json& value(int number) { return raw(std::to_string(number)); }
-    // The shortest text that reads back as the same number; null for what is none.
+    // The shortest text that reads back as the same number; null for infinity and NaN.
     Json& value(double number) {
         if (!std::isfinite(number)) return null();
         char digits[32];
@@ -96,7 +96,7 @@ class Json {
     }
 
     std::string text_;
-    bool fresh_ = true;  // nothing stands before the next value in its object or array
+    bool fresh_ = true;  // the next value is the first of its object or array
 };
 
 }  // namespace vramkit

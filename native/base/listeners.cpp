@@ -21,7 +21,7 @@ struct Registry {
     };
 
     std::mutex lock;
-    std::condition_variable left;  // a listener has no users any more
+    std::condition_variable left;  // a listener has no users left
     std::unordered_map<std::uint64_t, Known> listeners;
 };
 

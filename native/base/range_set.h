@@ -1,5 +1,5 @@
 // Free ranges of addresses: neighbours are joined; ranges are found by best fit, lowest address, or
-// exactly. Everything takes time logarithmic in the number of ranges, but for take_lowest.
+// exactly. Everything except take_lowest takes time logarithmic in the number of ranges.
 //
 // Invariant: no two ranges touch, and both orders hold the same ranges.
 #pragma once
@@ -21,7 +21,7 @@ class RangeSet {
         return ranges_;
     }  // begin, bytes
 
-    // Bytes of which none is in the set.
+    // None of these bytes may be in the set.
     void insert(std::uint64_t begin, std::uint64_t bytes) {
         if (bytes == 0) return;
         bytes_ += bytes;
@@ -45,8 +45,8 @@ class RangeSet {
         other = RangeSet();
     }
 
-    // The first bytes of the smallest range that is large enough, the lowest of several; 0 where
-    // there is none.
+    // The first bytes of the smallest range that is large enough, the lowest of several; 0: there
+    // is none.
     std::uint64_t take_best(std::uint64_t bytes) {
         const auto fit = by_size_.lower_bound({bytes, 0});
         if (fit == by_size_.end()) return 0;

@@ -1,4 +1,4 @@
-// Device memory in stream order: what every allocator here is to its users.
+// Device memory in stream order: the interface of every allocator here.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace vramkit {
 
-// 1. malloc hands out a block for work that is issued to the stream from then on. 0 and the reason
-//    on failure; nothing has changed then.
-// 2. free takes it back at a point of a stream (none: that of the allocation). All use of the block
-//    must be ordered before that point.
-// 3. Nobody gets memory whose use before a free may still be under way, unless the stream's own
-//    order, or a wait on the GPU, keeps the two apart.
+// 1. malloc hands out a block for work that is issued to the stream from then on. On failure it
+//    returns 0 and the reason, and changes nothing.
+// 2. free takes it back at the current point of a stream (none given: that of the allocation). All
+//    use of the block must be ordered before that point.
+// 3. Memory is reused while earlier work on it may still run only where the stream's own order, or
+//    a wait on the GPU, keeps the two apart.
 // 4. A given size must be the one asked for. A pointer that is no block in use is refused, and
-//    nothing has changed.
+//    nothing changes.
 // 5. Any thread may call anything at any time. Graph captures survive every call.
 // 6. close gives everything back, and fails while blocks are in use.
 class Resource : public Listener {
@@ -27,7 +27,7 @@ class Resource : public Listener {
                       const std::optional<StreamRef>& stream, Failure& why) = 0;
     virtual bool close(Failure& why) = 0;
     virtual bool closed() const = 0;
-    // Asked for and not freed; taken from the driver.
+    // Bytes asked for and not freed; bytes taken from the driver.
     virtual std::uint64_t live_bytes() const = 0;
     virtual std::uint64_t reserved_bytes() const = 0;
 

@@ -1,5 +1,5 @@
-// Rules that keep streams apart, each of which a test library can break: a checker that stays
-// silent proves nothing until it was seen to speak. In the library that users get, nothing is ever
+// Rules of stream order that a test build can break one at a time: a checker that reports nothing
+// proves nothing until it has reported a known fault. In the library that users get no rule can be
 // broken, and is_broken() costs nothing.
 #pragma once
 
@@ -28,7 +28,7 @@ inline const char* name_of(Rule rule) {
     return "";
 }
 
-// The rule that the environment names is broken.
+// VRAMKIT_BROKEN_RULE in the environment names the rule to break.
 inline bool is_broken(Rule rule) {
     static const char* const chosen = std::getenv("VRAMKIT_BROKEN_RULE");
     return chosen != nullptr && std::strcmp(chosen, name_of(rule)) == 0;

@@ -1,5 +1,5 @@
-// What a slow path puts in force for its time: the pool's context, and a capture mode in which
-// nobody's graph capture breaks by what we do.
+// The scope of a slow path: makes the pool's context current, and sets a capture mode in which our
+// driver calls break no graph capture.
 #pragma once
 
 #include "driver/table.h"
@@ -12,7 +12,7 @@ class SlowPathScope {
         CUcontext current = nullptr;
         const bool known = call_.cuCtxGetCurrent(&current) == CUDA_SUCCESS;
         if (known && current == nullptr) {
-            // Nothing to restore: like the CUDA runtime, leave ours to the thread's next calls.
+            // Nothing to restore: like the CUDA runtime, leave our context current.
             call_.cuCtxSetCurrent(context);
         } else {
             pushed_ = !(known && current == context) &&

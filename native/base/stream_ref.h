@@ -7,21 +7,21 @@
 
 namespace vramkit {
 
-// Handles are used again by the driver, ids never. What is captured on a stream is a stream of its
-// own: its work runs when the graph is launched.
+// The driver reuses handles, but never ids. A capture on a stream counts as a stream of its own:
+// its work runs when the graph is launched.
 struct StreamRef {
     CUstream handle = nullptr;
     std::uint64_t id = 0;
-    // The stream never ends, or we are told before it does: its handle may be used at any time.
+    // The stream is never destroyed, or we are told before: its handle may be used at any time.
     bool durable = false;
     std::uint64_t capture = 0;  // id of the capture under way on it; 0: none
 
     bool is(const StreamRef& other) const { return id == other.id && capture == other.capture; }
 };
 
-// The legacy default stream of a context never ends, cannot be captured, and is known by its handle
-// alone: beside a capture on a blocking stream the driver refuses to tell its id. It has one here
-// that no stream of the driver has.
+// The legacy default stream of a context is never destroyed, cannot be captured, and is known by
+// its handle alone: during a capture on a blocking stream the driver does not return its id. Its id
+// here is one that no stream of the driver has.
 inline constexpr std::uint64_t kLegacyStreamId = ~std::uint64_t{0};
 
 inline bool is_legacy(CUstream handle) {
@@ -36,10 +36,9 @@ inline bool is_captured(const DriverTable& call, CUstream stream) {
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-// From a raw handle to the stream: its id, or that of the capture under way on it. Two short calls,
-// none for the legacy default stream. An error of the driver says that it is no stream. A stream
-// that is captured is known by its handle: the driver refuses to tell its id, and the question
-// alone breaks the capture.
+// From a raw handle to the stream: its id, or that of its active capture. Two short calls, none for
+// the legacy default stream. A driver error means that the handle is no stream. A captured stream
+// is known by its handle: asking the driver for its id fails, and breaks the capture.
 inline CUresult identify(const DriverTable& call, StreamRef& stream) {
     if (is_legacy(stream.handle)) {
         stream = legacy_stream();

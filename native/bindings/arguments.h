@@ -1,5 +1,5 @@
-// Python arguments on their way to C++ parameters. What does not fit is one TypeError or ValueError
-// that names the argument, what was given and what is allowed: def() binds a function in this way.
+// Converts Python arguments to C++ parameters. A bad one is a single TypeError or ValueError that
+// names the argument, what was given and what is allowed: def() binds a function in this way.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -28,8 +28,8 @@ namespace vramkit {
 [[noreturn]] void refuse_value(nanobind::handle given, const char* name,
                                const std::string& allowed);
 
-// Any object with __index__ counts as an integer. `allowed`, where given, replaces the words that
-// the bounds make.
+// Any object with __index__ counts as an integer. `allowed`, if given, replaces the text made from
+// the bounds.
 int64_t signed_argument(nanobind::handle given, const char* name, int64_t least, int64_t most,
                         const char* allowed = nullptr);
 uint64_t unsigned_argument(nanobind::handle given, const char* name, uint64_t least, uint64_t most,
@@ -206,7 +206,7 @@ auto names_of(const Extra&... extra) {
     return names;
 }
 
-// nanobind refuses None by itself, in words of its own, unless the argument takes it.
+// nanobind itself refuses None, with a message of its own, unless the argument accepts None.
 template <typename Extra>
 decltype(auto) with_none(const Extra& extra) {
     namespace nb = nanobind;
@@ -223,9 +223,9 @@ decltype(auto) with_none(const Extra& extra) {
 
 }  // namespace detail
 
-// scope.def(name, function, extra...), with arguments of Python converted as above. What programs
-// call themselves has an nb::sig; its arguments may be None, and the conversion says what is wrong
-// with that. The signature that nanobind writes would allow None.
+// scope.def(name, function, extra...), with Python arguments converted as above. Public functions
+// have an nb::sig: their arguments accept None here, so that the conversion reports the error, and
+// the signature that nanobind generates would allow None.
 template <typename Scope, typename Function, typename... Extra>
 void def(Scope& scope, const char* name, Function function, const Extra&... extra) {
     constexpr bool is_public = (std::is_same_v<Extra, nanobind::sig> || ...);

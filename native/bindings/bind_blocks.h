@@ -22,8 +22,8 @@ inline void free_block(NativeResource& resource, nanobind::handle address, nanob
     resource.free(block, bytes, stream);
 }
 
-// The end of a with statement. An exception on its way is not hidden by blocks that it left in use:
-// they and the resource go with the object then.
+// The end of a with statement. During an exception, blocks still in use raise no second error that
+// would hide it: they and the resource end with the object then.
 inline void close_at_exit(nanobind::handle self, nanobind::handle kind, nanobind::handle,
                           nanobind::handle) {
     try {
@@ -45,8 +45,8 @@ void bind_blocks(nanobind::class_<Engine>& engine) {
             },
             nb::arg("size").none(), nb::arg("stream") = nb::none(),
             nb::sig("def malloc(self, size: int, stream: object | None = None) -> int"),
-            "The address of `size` bytes, for use in the order of the stream (none: the legacy "
-            "default stream).\nRaises OutOfMemoryError.")
+            "The address of a block of `size` bytes, for use in stream order (no stream: the "
+            "legacy default stream).\nRaises OutOfMemoryError.")
         .def(
             "free",
             [](Engine& self, nb::handle address, nb::handle size, nb::handle stream) {
@@ -55,8 +55,8 @@ void bind_blocks(nanobind::class_<Engine>& engine) {
             nb::arg("address").none(), nb::arg("size") = nb::none(), nb::arg("stream") = nb::none(),
             nb::sig("def free(self, address: int, size: int | None = None, "
                     "stream: object | None = None) -> None"),
-            "Gives a block back at this point of its stream, or of the given one: all its use is "
-            "ordered before.")
+            "Free a block at the current point of its stream, or of the given one: all its use "
+            "must be ordered before.")
         .def(
             "allocate",
             [](nb::pointer_and_handle<Engine> self, nb::handle size, nb::handle stream) {
@@ -65,7 +65,7 @@ void bind_blocks(nanobind::class_<Engine>& engine) {
             nb::arg("size").none(), nb::kw_only(), nb::arg("stream") = nb::none(),
             nb::sig("def allocate(self, size: int, *, stream: object | None = None) "
                     "-> DeviceBuffer"),
-            "A block as an object that gives itself back.")
+            "A block as an object that frees itself.")
         .def(
             "deallocate",
             [](Engine& self, nb::handle address, nb::handle size, nb::handle stream) {

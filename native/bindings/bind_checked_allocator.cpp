@@ -10,7 +10,7 @@ namespace nb = nanobind;
 namespace vramkit {
 namespace {
 
-// CuPy would use the null pointer of a C function that has failed; this raises instead.
+// CuPy would use the null pointer of a failed C function as an address; this raises instead.
 class CheckedAllocator {
   public:
     CheckedAllocator(nb::object allocate, nb::object failure)
@@ -21,7 +21,7 @@ class CheckedAllocator {
     nb::object operator()(nb::handle size) const {
         nb::object block = allocate_(size);
         const nb::object address = block.attr(ptr_);
-        // A request of nothing is served by no address.
+        // A request for 0 bytes gets no address.
         if (is_zero(address) && !is_zero(size)) {
             const nb::object error = failure_();
             PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
@@ -48,7 +48,7 @@ class CheckedAllocator {
     nb::object ptr_;
 };
 
-// No tp_clear: what it refers to was there before it.
+// No tp_clear: it refers only to objects that are older.
 int traverse(PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
     return nb::inst_ready(self) ? nb::inst_ptr<CheckedAllocator>(self)->traverse(visit, arg) : 0;

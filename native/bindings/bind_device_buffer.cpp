@@ -19,7 +19,7 @@ namespace nb = nanobind;
 namespace vramkit {
 namespace {
 
-// For resources written in Python: asks their malloc, and gives back by their deallocate.
+// For resources written in Python: allocates by their malloc, and frees by their deallocate.
 void make(DeviceBuffer* self, nb::object resource, nb::object size, nb::object stream) {
     if (PyType_Check(resource.ptr()) || !nb::hasattr(resource, "malloc") ||
         !nb::hasattr(resource, "deallocate")) {
@@ -72,7 +72,7 @@ std::string describe(const DeviceBuffer& self) {
     return "<Buffer of " + std::to_string(self.nbytes()) + " bytes, " + where.data() + ">";
 }
 
-// No tp_clear: what it refers to was there before it, so that a cycle has something else in it that
+// No tp_clear: it refers only to objects that are older, so a cycle contains another object that
 // can be cleared, as with tuples.
 int traverse(PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
@@ -89,7 +89,7 @@ const PyType_Slot kSlots[] = {
 void bind_device_buffer(nb::module_& module) {
     nb::class_<DeviceBuffer> buffer(
         module, "DeviceBuffer", nb::type_slots(kSlots), nb::is_weak_referenceable(),
-        "Device memory from a resource, given back on close, at the end of a with block, or when "
+        "Device memory from a resource, freed by close(), at the end of a with block, or when "
         "dropped.\n\nKeeps its resource and its stream alive. It is freed in the order of the "
         "stream it was allocated on; use it on other streams only with events in between.");
     refuse_copies(buffer);
@@ -139,7 +139,7 @@ void bind_device_buffer(nb::module_& module) {
                      "max_version: tuple[int, int] | None = None, "
                      "dl_device: tuple[int, int] | None = None, copy: bool | None = None) "
                      "-> object"),
-             "Its bytes for another library, whose stream waits for ours. The memory lives until "
+             "Its bytes for another library, whose stream waits for ours. The memory stays until "
              "the consumer is done; the free waits for the consumer's stream.")
         .def("__dlpack_device__", &dlpack_device)
         .def("__repr__", &describe);

@@ -19,7 +19,7 @@ namespace nb = nanobind;
 namespace vramkit {
 namespace {
 
-// The session, or the sentence that says why there is none: Python words the exception.
+// The session, or a sentence that says why there is none: Python raises the exception.
 using Found = std::variant<std::shared_ptr<Session>, std::string>;
 
 Found found(Shared opened) {
@@ -81,9 +81,9 @@ void bind_driver(nb::module_& module) {
         .def("device_count", &device_count);
     refuse_copies(session);
     module.def("open_cuda", &open_cuda,
-               "Open NVIDIA's driver; a sentence that says why not where it cannot be.");
+               "Open NVIDIA's driver; returns a sentence with the reason if that fails.");
     def(module, "open_path", &open_path, nb::arg("path"),
-        "Open the library at this path; a sentence that says why not where it cannot be.");
+        "Open the library at this path; returns a sentence with the reason if that fails.");
     def(module, "error_name", &name_and_meaning, nb::arg("code"),
         "Name and meaning of a result code.");
 }

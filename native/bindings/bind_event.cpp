@@ -78,7 +78,7 @@ void bind_event(nb::module_& module) {
         .def("__repr__", &describe);
     def(event, "record", &record, nb::arg("stream"),
         nb::sig("def record(self, stream: object) -> None"),
-        "Mark this point of a stream: a Stream or any object with __cuda_stream__.");
+        "Record the current point of a stream: a Stream or any object with __cuda_stream__.");
     def(event, "elapsed_since", &elapsed_since, nb::arg("earlier"),
         nb::sig("def elapsed_since(self, earlier: Event) -> float"),
         "Seconds on the GPU from the earlier event to this one; both must be reached.");

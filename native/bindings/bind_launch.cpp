@@ -31,7 +31,7 @@ uint64_t function(Device& device, uint64_t handle, const std::string& name) {
     return reinterpret_cast<uintptr_t>(entry);
 }
 
-// Every argument travels as 8 bytes, of which the driver reads as many as the kernel declares:
+// Every argument is passed as 8 bytes, of which the driver reads as many as the kernel declares:
 // right for unsigned integers up to 64 bits on little-endian machines, which is all we have.
 void launch(Device& device, uint64_t entry, unsigned int blocks, unsigned int threads,
             nb::handle stream, std::vector<uint64_t> arguments) {

@@ -1,5 +1,5 @@
-// Binds the pool engine. The hot paths keep the GIL and call no driver; whatever may wait lets go
-// of it.
+// Binds the pool engine. The hot paths keep the GIL and call no driver; calls that may wait release
+// it.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -24,7 +24,7 @@ using pool::Config;
 
 class PoolEngine final : public NativeResource {
   public:
-    // Without settings: the process-wide one, which programs in C share.
+    // Without settings: the process-wide pool, which C programs share.
     PoolEngine(std::shared_ptr<Device> given, const Config* config)
         : NativeResource(std::move(given), "Pool") {
         Failure why;
@@ -34,7 +34,7 @@ class PoolEngine final : public NativeResource {
             if (config != nullptr) {
                 handle_ = pool::open_pool(driver, device()->ordinal(), *config, why);
             } else {
-                // The registry keeps it.
+                // The registry owns it.
                 handle_ = {pool::process_wide_pool(driver, device()->ordinal(), why), [](auto*) {}};
             }
         }
@@ -54,8 +54,7 @@ class PoolEngine final : public NativeResource {
     uint64_t malloc(uint64_t bytes, nb::handle stream) override;
     void free(uint64_t address, std::optional<uint64_t> bytes, nb::handle stream) override;
 
-    // Raises ClosedError where the driver that the pool works with is no more, or not this
-    // process's.
+    // Raises ClosedError after a reset of the simulated GPU, and in a forked child.
     pool::Pool& engine() {
         require_present();
         return *handle_->engine;
@@ -74,7 +73,7 @@ class PoolEngine final : public NativeResource {
 uint64_t allocate(PoolEngine& self, uint64_t size, nb::handle stream, bool may_wait, Failure& why) {
     pool::Pool& engine = self.engine();
     const StreamRef ref = self.stream(stream);
-    // A tool may need the GIL, as compute-sanitizer seems to: nobody waits for it with that.
+    // A tool may need the GIL, as compute-sanitizer seems to: never wait for it with the GIL held.
     if (!engine.has_tool()) {
         if (const uint64_t address = engine.malloc_cached(size, ref); address != 0) return address;
     }
@@ -97,8 +96,8 @@ uint64_t PoolEngine::malloc(uint64_t bytes, nb::handle stream) {
     return address;
 }
 
-// Whoever waits for the engine's lock must have let go of the GIL: its holder may wait for work
-// that ends in a Python host function.
+// A thread must release the GIL before it waits for the engine's lock: the holder of the lock may
+// wait for work that ends in a Python host function.
 void PoolEngine::free(uint64_t address, std::optional<uint64_t> bytes, nb::handle on) {
     using Freed = pool::Pool::Freed;
     Failure why;
@@ -185,7 +184,7 @@ nb::dict layout(PoolEngine& self) {
     return result;
 }
 
-// The names that Python has for choices, in the order of the enumerators.
+// Python's names of choices, in the order of the enumerators.
 constexpr const char* choices(pool::SizeClasses value) {
     return value == pool::SizeClasses::fine ? "fine" : "power_of_two";
 }
@@ -221,7 +220,7 @@ void set_field(Config& config, const std::string& name, nb::handle value) {
     throw nb::value_error(("there is no setting " + name).c_str());
 }
 
-// What a pool has unless it is told otherwise, for the test that compares Python's list.
+// The default settings of a pool, for the test that compares Python's list.
 nb::dict default_settings() {
     const Config config;
     nb::dict result;
@@ -347,28 +346,28 @@ void bind_pool(nb::module_& module) {
              nb::arg("config").none())
         .def("try_malloc", &try_malloc, nb::arg("size").none(), nb::arg("stream") = nb::none(),
              nb::sig("def try_malloc(self, size: int, stream: object | None = None) -> int | None"),
-             "As malloc, but waits for no work: None where nothing is to be had at once.")
+             "As malloc, but never waits for work: None if no memory is available at once.")
         .def("preallocate", &preallocate, nb::arg("size").none(), nb::arg("count").none(),
              nb::sig("def preallocate(self, size: int, count: int) -> None"),
-             "Has `count` blocks ready that are large enough for `size` bytes.")
+             "Make `count` blocks ready that are large enough for `size` bytes.")
         .def("reset_stats", &reset_stats, "Counters from zero; usage and reserved memory stay.")
-        .def(
-            "check_invariants", &check_invariants,
-            "What does not hold of the engine's equations; empty when all is well. No other thread "
-            "may use the pool meanwhile.")
+        .def("check_invariants", &check_invariants,
+             "Which of the engine's invariants do not hold; empty: all hold. No other thread may "
+             "use the pool in the meantime.")
         .def_prop_ro("c_handle", &PoolEngine::c_handle,
                      "The vramkit_pool* of the C interface, as long as this object lives.")
         .def("also_used_on", &also_used_on, nb::arg("address").none(), nb::arg("stream").none(),
              nb::sig("def also_used_on(self, address: int, stream: object | None) -> None"),
-             "The block is used on this stream too (none: the legacy default stream). Freed, it is "
-             "held until that stream has done what it holds then; neither host nor stream waits.")
+             "The block is used on this stream too (none: the legacy default stream). When freed, "
+             "it is held until the work that the stream has then is done; neither host nor stream "
+             "waits.")
         .def("defragment", &defragment,
-             "Make one piece of all idle memory. The bytes that were moved for it.")
+             "Join all idle memory into one piece. Returns the bytes moved.")
         .def("step", &step,
-             "What the background thread does, once. True: events are awaited, and more is to do "
+             "One round of what the background thread does. True: events are pending, call again "
              "soon.")
         .def("_layout", &layout, nb::sig("def _layout(self) -> dict[str, Any]"),
-             "Where everything is: extents, slabs, blocks and streams.")
+             "The layout of its memory: extents, slabs, blocks and streams.")
         .def("_require_present", &PoolEngine::require_present,
              "Raises ClosedError in a forked child and after a reset of the simulated GPU.")
         .def("_give_back", &give_back, nb::arg("wait"))

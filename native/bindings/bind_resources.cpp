@@ -20,13 +20,14 @@ namespace nb = nanobind;
 namespace vramkit {
 namespace {
 
-// Any of them; their calls may wait for the driver, so all let go of the GIL.
+// Any of them; their calls may wait for the driver, so all release the GIL.
 class PlainEngine : public NativeResource {
   public:
     ~PlainEngine() override {
         if (engine_ == nullptr) return;
         if (ExitGate::closed() || forked()) {
-            // Nothing may wait for the GPU now, or it is not ours: it ends with the process.
+            // At exit nothing may wait for the GPU, and in a forked child it is the parent's: the
+            // memory ends with the process.
             static_cast<void>(new std::shared_ptr<resources::PlainResource>(std::move(engine_)));
             return;
         }
@@ -71,7 +72,7 @@ class PlainEngine : public NativeResource {
         if (!done) fail(why, "close");
     }
     bool closed() const { return lost() || engine_->closed(); }
-    // Raises ClosedError where the driver that it works with is no more, or not this process's.
+    // Raises ClosedError after a reset of the simulated GPU, and in a forked child.
     resources::PlainResource& engine() const {
         require_present();
         return *engine_;
@@ -83,7 +84,7 @@ class PlainEngine : public NativeResource {
         check(device()->session().driver(), device()->context(&context_),
               "cuDevicePrimaryCtxRetain");
     }
-    // Takes what `open` makes, which lets go of the GIL meanwhile.
+    // Takes what `open` makes; the GIL is released meanwhile.
     template <typename Open>
     void open(const Open& open) {
         Failure why;
@@ -170,7 +171,7 @@ void bind_sized(nb::module_& module, const char* name) {
              nb::sig("def __init__(self, device: Device, size: int) -> None"))
         .def_prop_ro(
             "free_bytes", [](const Engine& self) { return self.engine().free_bytes(); },
-            "Bytes of the slab that serve no block.");
+            "Bytes of the slab that no block uses.");
 }
 
 }  // namespace
@@ -188,11 +189,11 @@ void bind_resources(nb::module_& module) {
                      [](const PlainEngine& self) { return self.engine().live_blocks(); })
         .def_prop_ro(
             "live_bytes", [](const PlainEngine& self) { return self.engine().live_bytes(); },
-            "Asked for and not freed.")
+            "Bytes asked for and not freed.")
         .def_prop_ro(
             "reserved_bytes",
             [](const PlainEngine& self) { return self.engine().reserved_bytes(); },
-            "Taken from the driver.");
+            "Bytes taken from the driver.");
     nb::class_<DirectEngine, PlainEngine>(module, "DirectEngine")
         .def(nb::init<std::shared_ptr<Device>>(), nb::arg("device"));
     nb::class_<DriverPoolEngine, PlainEngine>(module, "DriverPoolEngine")

@@ -122,7 +122,7 @@ class Controls {
         return function(arguments...);
     }
 
-    // The text may grow between the question for its length and the answer, so ask until it fits.
+    // The text may grow between the calls for its length and its content, so repeat until it fits.
     nb::bytes text(decltype(&simReports) function) const {
         session_->require_own_process();
         std::string buffer(4096, '\0');

@@ -49,7 +49,7 @@ std::unique_ptr<Stream> from_handle(nb::handle given, nb::handle number) {
     const auto raw = Argument<uintptr_t>::from(number, "handle");
     device->session().require_own_process();
     CUstream handle = reinterpret_cast<CUstream>(raw);
-    // Who only needs the legacy stream's handle can have it beside captures, when it has no id.
+    // The legacy stream's handle is available during captures too, when it has no id.
     const uint64_t id = is_legacy(handle) ? kLegacyStreamId : current_id(*device, handle);
     return std::make_unique<Stream>(std::move(device), handle, id, Stream::Ownership::borrowed);
 }
@@ -115,7 +115,7 @@ void wait(Stream& stream, nb::handle other) {
         return;
     }
     CUstream before = stream_handle(other);
-    // An event belongs to the device of the stream that it marks.
+    // An event belongs to the device of the stream that it is recorded on.
     std::shared_ptr<Device> marked =
         nb::isinstance<Stream>(other) ? nb::cast<const Stream&>(other).device() : stream.device();
     const auto mark = create_event(std::move(marked), false);
@@ -200,7 +200,7 @@ void bind_stream(nb::module_& module) {
     stream
         .def_static("from_handle", &from_handle, nb::arg("device").none(), nb::arg("handle").none(),
                     nb::sig("def from_handle(device: Device, handle: int) -> Stream"),
-                    "A stream that somebody else made and destroys.")
+                    "A stream that other code made and destroys.")
         .def_prop_ro("device", &Stream::device,
                      nb::for_getter(nb::sig("def device(self) -> object")))
         .def_prop_ro("handle", &raw_handle)
@@ -211,7 +211,7 @@ void bind_stream(nb::module_& module) {
         .def("synchronize", &synchronize, "Wait until everything in the stream has finished.")
         .def("query", &query, "True where nothing is left to do; never waits.")
         .def("close", &Stream::close,
-             "Destroy the stream; work in it runs to its end. A second time does nothing.")
+             "Destroy the stream; work left in it still completes. A second time does nothing.")
         .def(
             "__enter__", [](nb::handle self) { return nb::borrow(self); },
             nb::sig("def __enter__(self) -> typing.Self"))
@@ -222,15 +222,15 @@ void bind_stream(nb::module_& module) {
         .def("__repr__", &describe);
     def(stream, "record", &record, nb::arg("event") = nb::none(),
         nb::sig("def record(self, event: Event | None = None) -> Event"),
-        "Mark this point of the stream, in a new event where none is given.");
+        "Record the current point of the stream, in a new event if none is given.");
     def(stream, "wait", &wait, nb::arg("other"), nb::sig("def wait(self, other: object) -> None"),
-        "Let later work of this stream wait for an Event, or for what another stream (a Stream or "
-        "any object with __cuda_stream__) holds now. The host does not wait.");
+        "Make later work of this stream wait for an Event, or for the work that another stream (a "
+        "Stream or any object with __cuda_stream__) has now. The host does not wait.");
     def(stream, "host_function", &host_function, nb::arg("function"),
         nb::sig("def host_function(self, function: collections.abc.Callable[[], object]) -> None"),
         "Call function() on a thread of the driver when the stream gets there. It must make no "
-        "driver call; an exception goes to sys.unraisablehook. What has not begun when Python "
-        "exits never runs; exit waits for one that has.");
+        "driver call; an exception goes to sys.unraisablehook. A function that has not begun when "
+        "Python exits never runs; exit waits for one that has.");
     def(stream, "write_value", &write_value, nb::arg("address"), nb::arg("value"), nb::kw_only(),
         nb::arg("width") = 4,
         nb::sig("def write_value(self, address: object, value: int, *, width: int = 4) -> None"),

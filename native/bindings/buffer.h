@@ -1,4 +1,4 @@
-// Host memory on its way between Python's buffer protocol and plain addresses.
+// Host memory between Python's buffer protocol and plain addresses.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -36,7 +36,7 @@ ContextScope::ContextScope(Device& device) : call_(device.call()) {
     result_ = call_.cuCtxGetCurrent(&current);
     if (result_ != CUDA_SUCCESS || current == own) return;
     if (current == nullptr) {
-        // Nothing to restore: like the CUDA runtime, leave ours to the thread's next calls.
+        // Nothing to restore: like the CUDA runtime, leave our context current.
         symbol_ = "cuCtxSetCurrent";
         result_ = call_.cuCtxSetCurrent(own);
         return;

@@ -1,5 +1,5 @@
 // One GPU of a session and its primary context, which is retained on first use and kept until the
-// process ends: to give it back can wait for the GPU, which nothing may do while Python exits.
+// process ends: releasing it can wait for the GPU, which must not happen while Python exits.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class Device {
     int ordinal() const { return ordinal_; }
     CUdevice handle() const { return handle_; }
 
-    // The primary context of the present life of the driver. One lock, uncontended in practice.
+    // The primary context of the driver's current epoch. One lock, uncontended in practice.
     CUresult context(CUcontext* context);
 
   private:
@@ -33,8 +33,8 @@ class Device {
     uint64_t context_epoch_ = 0;
 };
 
-// Makes the device's context current: for the length of a scope where another one is, from now on
-// where the thread has none.
+// Makes the device's context current: for a scope if the thread has another one, for good if it has
+// none.
 class ContextScope {
   public:
     explicit ContextScope(Device& device);
@@ -43,7 +43,7 @@ class ContextScope {
     ContextScope& operator=(const ContextScope&) = delete;
 
     CUresult result() const { return result_; }
-    // Which call gave the result.
+    // The call that returned the result.
     const char* symbol() const { return symbol_; }
 
   private:

@@ -1,4 +1,4 @@
-// Life of a device buffer: made, lent, given back.
+// Life of a device buffer: made, exported, freed.
 #include "bindings/device_buffer.h"
 
 #include <exception>
@@ -53,7 +53,7 @@ std::shared_ptr<Device> DeviceBuffer::device() const {
 void DeviceBuffer::close(nb::handle stream) {
     if (closed()) return;
     if (lent_ != 0) {
-        if (!stream.is_none()) stream_handle(stream);  // refused now, not when nobody listens
+        if (!stream.is_none()) stream_handle(stream);  // raises now, not when the export ends
         closing_stream_ = nb::borrow(stream);
         closing_ = true;
         return;
@@ -112,7 +112,7 @@ void DeviceBuffer::lend_to(CUstream consumer) {
     const std::shared_ptr<Device> ours = device();
     CUstream handle = nullptr;
     if (!own_handle(&handle)) {
-        // Its work may still run, and there is nothing left to put an event behind.
+        // Its work may still run, and there is no stream left to record an event on.
         VRAMKIT_INVOKE(*ours, cuCtxSynchronize);
     } else if (handle != consumer) {
         const CallResult done = wait_on_gpu(ours, consumer, handle);
@@ -121,8 +121,8 @@ void DeviceBuffer::lend_to(CUstream consumer) {
     lend();
 }
 
-// Where a stream cannot be named (ours has ended, the consumer's is the default one of whichever
-// thread), the host waits for the whole card: slow, never wrong.
+// If a stream cannot be named (ours has ended, or the consumer's is the default stream of an
+// unknown thread), the host waits for the whole card: slow, but always correct.
 void DeviceBuffer::come_behind(CUstream consumer) {
     const std::shared_ptr<Device> ours = device();
     CUstream handle = nullptr;

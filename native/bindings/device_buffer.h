@@ -1,4 +1,4 @@
-// Device memory as a Python object that gives itself back.
+// Device memory as a Python object that frees itself.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,13 +11,13 @@
 
 namespace vramkit {
 
-// A block of a resource, with the two that it keeps alive: the resource and the stream. Freed on
-// close() or when dropped: by the engine itself where the resource is a native one, else by the
-// deallocate() of the Python object. Used with the GIL held.
+// A block of a resource; keeps the resource and the stream alive. Freed on close() or when dropped:
+// by the engine itself if the resource is a native one, else by the deallocate() of the Python
+// object. Used with the GIL held.
 //
-// Consumers of an export may hold the block longer than anybody holds this; so each keeps it alive,
-// and close() is put off until the last one is done. Order both ways: a consumer's stream waits for
-// ours when it begins, and ours for the consumer's when it is done.
+// Consumers of an export may hold the block longer than this object is referenced: each keeps it
+// alive, and close() takes effect when the last one is done. A consumer's stream waits for ours
+// when it begins, and ours for the consumer's when it is done.
 class DeviceBuffer {
   public:
     // `native` is the engine of `resource`, or null.
@@ -35,27 +35,26 @@ class DeviceBuffer {
     bool closed() const { return address_ == 0 || closing_; }
     std::shared_ptr<Device> device() const;
 
-    // Raises what the resource raises, and is open then. Twice is harmless.
+    // Raises what the resource raises, and stays open then. Twice is harmless.
     void close(nanobind::handle stream);
     // close() for a destructor: an error goes to sys.unraisablehook.
     void drop() noexcept;
 
     // A consumer begins: its stream waits for what ours holds now. Raises.
     void lend_to(CUstream consumer);
-    // A consumer begins, which orders itself.
+    // A consumer begins that does its own ordering.
     void lend() { ++lent_; }
-    // A consumer is done; none is named where it ordered itself.
+    // A consumer is done; no stream if it did its own ordering.
     void take_back(std::optional<CUstream> consumer) noexcept;
 
-    // For Python's collector of cycles.
+    // For Python's garbage collector.
     int traverse(visitproc visit, void* argument) const;
 
   private:
     void release(uint64_t address, nanobind::handle stream);
-    // Nothing is to be given back, and nothing to be waited for.
+    // There is nothing to free and nothing to wait for.
     bool lost() const;
-    // The stream on which the block will be freed. False where it has ended: it can be named no
-    // more.
+    // The stream on which the block will be freed. False if it has ended: it has no handle then.
     bool own_handle(CUstream* handle) const;
     void come_behind(CUstream consumer);
 

@@ -15,8 +15,8 @@ struct ErrorClasses {
 };
 
 // Looked up on the first error, not on import: the Python module that defines them imports this
-// one. Never destroyed: an error may still be raised while the interpreter goes down. The GIL is
-// the lock here; that of a C++ static could deadlock with it, since an import may let go of it.
+// one. Never destroyed: an error may still be raised while the interpreter shuts down. The GIL is
+// the lock here; that of a C++ static could deadlock with it, since an import may release the GIL.
 const ErrorClasses& error_classes() {
     static constinit const ErrorClasses* classes = nullptr;
     if (classes == nullptr) {

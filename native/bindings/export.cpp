@@ -1,4 +1,4 @@
-// Capsules of DLPack, and the end of the memory in them.
+// DLPack capsules, and the release of the memory in them.
 #include "bindings/export.h"
 
 #include <nanobind/stl/pair.h>
@@ -17,14 +17,14 @@ namespace nb = nanobind;
 namespace vramkit {
 namespace {
 
-// What a consumer gets, and the reference that it holds.
+// What a consumer gets, and the reference that keeps it alive.
 template <typename Structure>
 struct Export {
     Structure managed{};
     int64_t shape = 0;
     int64_t stride = 1;
     PyObject* owner = nullptr;
-    std::optional<CUstream> consumer;  // none: it orders itself
+    std::optional<CUstream> consumer;  // none: it does its own ordering
 };
 
 // Consumers call this from any thread, with the GIL or without. When Python exits, the memory ends
@@ -43,7 +43,7 @@ void end_export(Structure* managed) {
     PyGILState_Release(state);
 }
 
-// Of a capsule that nobody consumed: a consumer renames it.
+// The destructor of a capsule. A consumer renames it: only one that nobody consumed is released.
 template <typename Structure>
 void end_capsule(PyObject* capsule) {
     if (PyCapsule_IsValid(capsule, Structure::kName) == 0) return;
@@ -91,7 +91,7 @@ bool is_before_version_1(nb::handle max_version) {
     return Argument<int64_t>::from(major, "the major number of max_version") < 1;
 }
 
-// The stream that a consumer names by its number; none where it orders itself.
+// The stream that a consumer passes as a number; none if it does its own ordering.
 std::optional<CUstream> consumer_stream(nb::handle stream) {
     if (stream.is_none()) return VRAMKIT_STREAM_LEGACY;
     constexpr const char* allowed =
@@ -112,7 +112,7 @@ std::pair<int, int> dlpack_device(nb::handle buffer) {
 nb::object export_dlpack(nb::handle buffer, nb::handle stream, nb::handle max_version,
                          nb::handle dl_device, nb::handle copy) {
     DeviceBuffer& ours = *nb::inst_ptr<DeviceBuffer>(buffer);
-    ours.address();  // raises where it is closed
+    ours.address();  // raises if it is closed
     const std::optional<CUstream> consumer = consumer_stream(stream);
     const bool old = is_before_version_1(max_version);
     const std::pair<int, int> device = dlpack_device(buffer);

@@ -1,4 +1,4 @@
-// Lends a device buffer to other libraries by DLPack.
+// Exports a device buffer to other libraries by DLPack.
 #pragma once
 
 #include <nanobind/nanobind.h>

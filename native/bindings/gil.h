@@ -1,26 +1,27 @@
-// Letting go of the GIL around driver calls, and taking it again without harm while Python exits.
+// Releases the GIL around driver calls, and takes it again safely while Python exits.
 #pragma once
 
 #include <Python.h>
 
 namespace vramkit {
 
-// A thread that asks for the GIL while the interpreter goes down is ended or frozen by it, in the
-// middle of C++ frames that do not survive that (before Python 3.14: std::terminate). So who wants
-// the GIL passes this gate. It closes at exit, and exit waits for those who are inside.
+// A thread that asks for the GIL while the interpreter shuts down is ended or frozen by it, in the
+// middle of C++ frames that do not survive that (before Python 3.14: std::terminate). So every
+// thread passes this gate before it takes the GIL. The gate closes at exit, and exit waits for the
+// threads inside.
 class ExitGate {
   public:
     // False once the gate is closed. Otherwise leave() must follow.
     static bool enter();
     static void leave();
-    // Called at exit, with the GIL held, by the thread that ends Python.
+    // Called at exit, with the GIL held, by the thread that finalises Python.
     static void close();
-    // Python exits: what is open now stays open and ends with the process.
+    // Python exits: what is still open is not closed any more and ends with the process.
     static bool closed();
 };
 
-// While this lives, the GIL is free. When Python exits meanwhile, the thread stops at the end of
-// this scope for good: it is a daemon thread then, and its driver call is over.
+// The GIL is released for this scope. If Python exits in the meantime, the thread blocks for ever
+// at the end of the scope: it is a daemon thread then, and its driver call is over.
 class GilReleased {
   public:
     GilReleased() : state_(PyEval_SaveThread()) {}
@@ -32,8 +33,8 @@ class GilReleased {
     PyThreadState* state_;
 };
 
-// Marks a thread that is inside the gate for as long as it calls Python: exit waits for it, so that
-// it may let go of the GIL and take it again.
+// Marks a thread that is inside the gate while it calls Python: exit waits for it, so it may
+// release the GIL and take it again.
 class InsideGate {
   public:
     InsideGate();

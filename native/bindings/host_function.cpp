@@ -1,4 +1,4 @@
-// The way of a Python callable through the driver's queue and back.
+// Passes a Python callable through the driver's queue.
 #include "bindings/host_function.h"
 
 #include "base/stream_ref.h"

@@ -45,7 +45,7 @@ void invoke(Device& device, Function function, const char* symbol, Arguments... 
 
 }  // namespace vramkit
 
-// The symbol is both the member of the table and the name that an error carries.
+// The symbol is both the member of the table and the name in an error.
 #define VRAMKIT_ASK(session, symbol, ...) \
     ::vramkit::ask((session), (session).call().symbol, #symbol __VA_OPT__(, ) __VA_ARGS__)
 #define VRAMKIT_INVOKE(device, symbol, ...) \

@@ -96,13 +96,14 @@ StreamRef NativeResource::stream(nb::handle object) const {
             throw nb::value_error(text.c_str());
         }
         if (is_legacy(stream.handle())) return legacy_stream();
-        // One that nobody else knows is not captured.
+        // If nobody else knows its handle, it cannot be captured.
         if (stream.owned() && !stream.exported()) return {stream.handle(), stream.id(), true};
         result = {stream.handle(), 0, stream.owned()};
     } else {
         result.handle = stream_handle(object);
     }
-    // It may be captured; another library's may have ended, and be another one by now.
+    // It may be captured. One of another library may have ended, and its handle may mean another
+    // stream by now.
     const ContextScope scope(*device_);
     const CUresult known = identify(device_->call(), result);
     const bool gone = known == CUDA_ERROR_INVALID_CONTEXT || known == CUDA_ERROR_INVALID_HANDLE;

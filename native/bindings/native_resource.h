@@ -1,5 +1,5 @@
-// What all resources of device memory that are written in C++ share on their way to Python: the
-// device, the life they belong to, and the meaning of the arguments.
+// What the Python bindings of all resources written in C++ share: the device, the epoch that they
+// belong to, and the conversion of arguments.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,10 +15,10 @@
 
 namespace vramkit {
 
-// A size from Python: any integer of 1 and more that 63 bits hold. Raises TypeError for what is no
-// integer, ValueError, which says what was given, for the rest.
+// A size from Python: an integer from 1 to 2^63 - 1. Raises TypeError for what is no integer, and
+// ValueError, which says what was given, for the rest.
 uint64_t positive(nanobind::handle number, const char* what);
-// An address from Python; 0, which is nobody's, for what no address can be. Raises TypeError.
+// An address from Python; 0, which is never valid, for an integer out of range. Raises TypeError.
 uint64_t pointer(nanobind::handle number);
 
 class NativeResource {
@@ -35,8 +35,8 @@ class NativeResource {
     virtual void free(uint64_t address, std::optional<uint64_t> bytes, nanobind::handle stream) = 0;
 
     const std::shared_ptr<Device>& device() const { return device_; }
-    // The simulated GPU was reset, and all blocks went with it; or this is a forked child, and they
-    // are the parent's. Nothing is to be given back then.
+    // The simulated GPU was reset, and all blocks are gone; or this is a forked child, and they are
+    // the parent's. There is nothing to free then.
     bool lost() const { return gone() || forked(); }
     // "<Pool on <Device ...>, closed>", with the class of the Python object.
     std::string describe(nanobind::handle self, bool closed) const;
@@ -46,14 +46,14 @@ class NativeResource {
     bool forked() const { return device_->session().forked(); }
     // Raises ClosedError where it is lost.
     void require_present() const;
-    // Our own streams know their id; of a foreign one the driver is asked. Raises.
+    // Our own streams know their id; for a foreign one the driver is asked. Raises.
     StreamRef stream(nanobind::handle object) const;
-    // `method` is that of Python; none: the constructor.
+    // `method` is the Python method; none: the constructor.
     [[noreturn]] void fail(const Failure& why, const char* method = nullptr) const;
 
   private:
     std::shared_ptr<Device> device_;
-    // As it was when this was made: a forked child cannot ask for it.
+    // Stored when this was made: a forked child cannot ask for it.
     std::string device_text_;
     const char* name_;
     uint64_t epoch_;

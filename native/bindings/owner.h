@@ -1,4 +1,4 @@
-// Classes whose objects own something of the driver.
+// For classes whose objects own something of the driver.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// Whose driver it is, and how time passes on it.
+// The process that owns the driver, and how time passes on it.
 #include "bindings/session.h"
 
 #include <algorithm>

@@ -1,6 +1,5 @@
-// An opened driver and the life that its objects belong to. The simulated GPU forgets every handle
-// on a reset, and an object of an earlier life must not touch a later one; a forked child has no
-// driver at all.
+// An opened driver and its epoch. A reset of the simulated GPU invalidates every handle and begins
+// a new epoch: objects of an earlier one must not make calls in it. A forked child has no driver.
 #pragma once
 
 #include <atomic>
@@ -24,8 +23,8 @@ class Session {
     uint64_t epoch() const { return epoch_.load(std::memory_order_acquire); }
     void begin_next_epoch() { epoch_.fetch_add(1, std::memory_order_acq_rel); }
 
-    // True in a child that was forked off the process that opened the driver: CUDA does not survive
-    // that, so no call is made there.
+    // True in a child forked from the process that opened the driver: CUDA does not survive a fork,
+    // so no call is made there.
     bool forked() const { return fork_.forked(); }
     // Raises ClosedError in a forked child, of the driver or of an object of it ("this Stream").
     void require_own_process(const char* what = "the driver") const {
@@ -33,8 +32,8 @@ class Session {
             refuse_forked(what);
     }
 
-    // A wait takes real time: not on the virtual clock of the simulated GPU, where it is one call
-    // that returns at once. The simulated GPU is asked once an epoch.
+    // Whether a wait takes real time. Not on the virtual clock of the simulated GPU, where it is
+    // one call that returns at once. The simulated GPU is asked once in each epoch.
     bool waits_in_real_time() const;
 
   private:

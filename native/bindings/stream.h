@@ -26,12 +26,12 @@ class Stream {
     CUstream handle() const { return handle_; }
     uint64_t id() const { return id_; }
     const std::shared_ptr<Device>& device() const { return device_; }
-    // Of an owned stream pools are told before it is destroyed.
+    // Pools are told before an owned stream is destroyed.
     bool owned() const { return ownership_ == Ownership::owned; }
-    // The handle was told to somebody, who may capture the stream: from now on it must be asked.
+    // The handle was given to a caller, who may capture the stream: from now on it must be asked.
     void set_exported() const { exported_.store(true, std::memory_order_relaxed); }
     bool exported() const { return exported_.load(std::memory_order_relaxed); }
-    // The per-thread default stream is another stream, with another id, on every thread.
+    // The per-thread default stream is a different stream, with a different id, on every thread.
     bool per_thread() const { return handle_ == VRAMKIT_STREAM_PER_THREAD; }
 
     // False after close(), after a reset of the simulated GPU, and in a forked child.
@@ -41,7 +41,7 @@ class Stream {
     }
     // Raises ClosedError unless usable.
     void require_usable() const;
-    // Destroys an owned stream; work that it still holds runs to its end. Raises DriverError.
+    // Destroys an owned stream; work left in it still completes. Raises DriverError.
     void close();
 
   private:

@@ -1,4 +1,4 @@
-// Threads for calls that block, and the handling of signals meanwhile.
+// Threads for calls that block, and the handling of signals in the meantime.
 #include "bindings/wait.h"
 
 #include <nanobind/nanobind.h>
@@ -59,7 +59,7 @@ class Workers {
     }
 
     void serve() {
-        // Signals are the main thread's.
+        // Signals are for the main thread.
         sigset_t every;
         sigfillset(&every);
         pthread_sigmask(SIG_SETMASK, &every, nullptr);
@@ -95,7 +95,7 @@ struct Completion {
         done = true;
         changed.notify_one();
     }
-    // True where it is done in time.
+    // True if it is done in time.
     bool wait() {
         // A call that has nothing to wait for is over before this thread would be asleep.
         const auto until = steady_clock::now() + kSpinElsewhere;
@@ -105,7 +105,7 @@ struct Completion {
     }
 };
 
-// What a driver call takes from its thread: whether its work can be captured is judged by the mode.
+// The thread state that a driver call depends on: the context and the capture mode.
 struct ThreadState {
     CUcontext context = nullptr;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;

@@ -1,4 +1,4 @@
-// What CuPy's CFunctionAllocator calls.
+// The functions that CuPy's CFunctionAllocator calls.
 #include <optional>
 #include <string>
 
@@ -6,7 +6,7 @@
 #include "capi/handle.h"
 #include "pool/instances.h"
 
-// CuPy names no stream: its own function tells the calling thread's.
+// CuPy passes no stream: its own C function returns the calling thread's current one.
 struct vramkit_cupy {
     vramkit::pool::Handle* pool = nullptr;  // null: the process-wide one
     intptr_t (*current_stream)(void) = nullptr;
@@ -17,7 +17,7 @@ namespace {
 using namespace vramkit;
 using namespace vramkit::capi;
 
-// Null and the thread's last error where the device has no such pool.
+// Null and the thread's last error if the pool is of another device, or cannot be opened.
 const Handle* pool_of(const vramkit_cupy& made, int device) {
     if (made.pool == nullptr) return default_pool(device);
     if (made.pool->ordinal == device) return made.pool;
@@ -52,8 +52,8 @@ void* vramkit_cupy_malloc(void* param, size_t size, int device) {
         Failure why;
         void* const stream = reinterpret_cast<void*>(made.current_stream());
         std::uint64_t address = allocate(*pool, size, stream, Life::unknown, true, why);
-        // CuPy destroys streams and tells nobody; like its own pool, wait for the card then.
-        // Captures survive that.
+        // CuPy destroys streams without notice, so some memory may need a device sync. Like CuPy's
+        // own pool, wait for the card then. Captures survive that.
         if (address == 0 && why.kind == Failure::Kind::out_of_memory &&
             pool->engine->trim(true) > 0) {
             why = {};
@@ -78,7 +78,7 @@ void vramkit_cupy_free(void* param, void* block, int device) {
         }
         Failure why;
         if (engine.forked()) return fail(Failure::forked("the pool"));
-        // The current stream lives, and mostly is the block's.
+        // The current stream lives, and usually is that of the block.
         StreamRef current;
         void* const stream = reinterpret_cast<void*>(made.current_stream());
         const bool done = resolve(*pool, stream, Life::unknown, current, why)

@@ -10,8 +10,8 @@ using Kind = Failure::Kind;
 
 struct LastError {
     vramkit_status status = VRAMKIT_OK;
-    const char* fixed = nullptr;  // said instead of the text, where that could not be kept
-    bool text_is_gone = false;    // with the thread's other objects; some of them may still call
+    const char* fixed = nullptr;  // returned instead of the text, if that could not be stored
+    bool text_is_gone = false;    // destroyed, but other thread-local objects may still call us
 };
 constinit thread_local LastError last;
 

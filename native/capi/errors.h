@@ -1,4 +1,4 @@
-// What the C functions say of failures: a status and a text, kept for each thread.
+// Errors of the C functions: a status and a text, kept for each thread.
 #pragma once
 
 #include <exception>
@@ -12,20 +12,21 @@
 
 namespace vramkit::capi {
 
-// Notes them for vramkit_last_status and vramkit_last_error; the status. Never throws.
+// Stores status and text for vramkit_last_status and vramkit_last_error, and returns the status.
+// Never throws.
 vramkit_status fail(vramkit_status status, std::string text) noexcept;
 vramkit_status fail(const Failure& why) noexcept;
 vramkit_status fail(const OpenError& why) noexcept;
-// For a failure that text cannot be made for.
+// For an error whose text cannot be allocated.
 vramkit_status fail_without_host_memory() noexcept;
 
-// For an exception that nothing here throws.
+// For an exception that is not expected here.
 vramkit_status fail_unexpectedly(const char* what) noexcept;
 
-// As a sentence: the pool's own, or the driver's call with the meaning of its result.
+// The failure as a sentence: its own message, or the driver call with the meaning of its result.
 std::string words(const Failure& why);
 
-// Runs what a C function does; an exception becomes the thread's last error.
+// Runs the body of a C function; an exception becomes the thread's last error.
 template <class Body>
 vramkit_status guarded(Body body) noexcept {
     try {
@@ -39,7 +40,7 @@ vramkit_status guarded(Body body) noexcept {
     }
 }
 
-// The same for one that returns a pointer: null.
+// The same for a function that returns a pointer; null on an exception.
 template <class Body>
 auto guarded_pointer(Body body) noexcept -> decltype(body()) {
     decltype(body()) result = nullptr;

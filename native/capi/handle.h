@@ -1,4 +1,4 @@
-// What the opaque pointers of the C interface point at.
+// What the opaque pointers of the C interface point to.
 #pragma once
 
 #include "include/vramkit.h"

@@ -1,4 +1,4 @@
-// Checks options, and copies what a struct of the caller's size has room for.
+// Checks options, and copies as much as fits the caller's struct.
 #include "capi/options.h"
 
 #include <cstring>
@@ -11,7 +11,7 @@
 namespace vramkit::capi {
 namespace {
 
-// The enumerators of C have the values of the engine's.
+// The C enumerators have the same values as the engine's.
 static_assert(VRAMKIT_CLASSES_POWER_OF_TWO == static_cast<int>(pool::SizeClasses::power_of_two));
 static_assert(VRAMKIT_LARGE_DIRECT == static_cast<int>(pool::Large::direct));
 
@@ -39,7 +39,7 @@ bool refuse(const char* name, Number value, const char* allowed) {
     return false;
 }
 
-// What C can get wrong beyond the engine's own checks: enumerators and flags of any int.
+// Checks beyond the engine's own: in C, enumerators and flags can have any int value.
 bool makes_sense(const vramkit_pool_options& options) {
     const auto one_of_two = [](auto value) { return value == 0 || value == 1; };
     if (!one_of_two(static_cast<int>(options.size_classes))) {

@@ -1,4 +1,4 @@
-// Settings and statistics between the C structs and the engine's.
+// Converts settings and statistics between the C structs and the engine's.
 #pragma once
 
 #include <optional>
@@ -8,10 +8,10 @@
 
 namespace vramkit::capi {
 
-// Known options over the defaults; nothing and the thread's last error where one makes no sense.
+// The given options over the defaults; nullopt and the thread's last error if one is wrong.
 std::optional<vramkit_pool_options> checked(const vramkit_pool_options* given);
 pool::Config config_of(const vramkit_pool_options& options);
-// Fills as much as the caller's struct has.
+// Fills as much as the caller's struct has room for.
 vramkit_status report(const pool::Stats& now, vramkit_stats* stats);
 
 }  // namespace vramkit::capi

@@ -30,7 +30,7 @@ void* allocated(vramkit_pool* pool, size_t bytes, void* stream, bool may_wait) {
     });
 }
 
-// Slow calls take locks, which in a forked child may be held by threads that are not there.
+// Slow calls take locks, which in a forked child may be held by threads that do not exist there.
 template <class Body>
 vramkit_status in_parent(vramkit_pool* pool, Body body) noexcept {
     return guarded([&] {

@@ -1,4 +1,4 @@
-// What PyTorch's CUDAPluggableAllocator calls.
+// The functions that PyTorch's CUDAPluggableAllocator calls.
 #include <array>
 #include <atomic>
 #include <mutex>
@@ -19,21 +19,21 @@ using namespace vramkit::capi;
 
 constexpr int kMostDevices = 64;
 
-// Pools that PyTorch was told to use, as copies of our own: PyTorch frees its blocks when it likes,
-// long after the caller has forgotten the pool.
+// Pools that PyTorch was told to use, as handles of our own: PyTorch may free blocks long after the
+// caller has dropped the pool.
 struct Chosen {
     std::mutex lock;
     std::vector<std::unique_ptr<Handle>> all;
     std::array<std::atomic<Handle*>, kMostDevices> now{};  // null: the process-wide one
 };
 
-// Never destroyed: tensors may go while the process exits.
+// Never destroyed: tensors may be freed while the process exits.
 Chosen& chosen() {
     static Chosen& made = *std::make_unique<Chosen>().release();
     return made;
 }
 
-// The pool of a device; null and the thread's last error where there is none.
+// The pool of a device; null and the thread's last error if there is none.
 Handle* pool_of(int device) {
     if (device >= 0 && device < kMostDevices) {
         Handle* const told = chosen().now[static_cast<std::size_t>(device)].load();
@@ -46,7 +46,7 @@ bool free_block(const Handle& pool, void* block, Failure& why) {
     return pool.engine->free(address_of(block), std::nullopt, std::nullopt, why);
 }
 
-// Of a pool that was chosen earlier, or the process-wide one while another is chosen.
+// Frees a block of a pool that was chosen earlier, or of the process-wide pool.
 bool free_elsewhere(void* block, int device) {
     Failure why;
     Chosen& pools = chosen();
@@ -87,7 +87,7 @@ void* vramkit_torch_malloc(ptrdiff_t size, int device, void* stream) {
     const vramkit_status status =
         guarded([&] { return allocate_block(size, device, stream, address); });
     if (status == VRAMKIT_OUT_OF_MEMORY) {
-        // The words by which programs tell this error from others.
+        // Programs recognise this error by these words.
         throw std::runtime_error(std::string("CUDA out of memory. ") + vramkit_last_error());
     }
     if (status != VRAMKIT_OK) throw std::runtime_error(vramkit_last_error());
@@ -122,7 +122,7 @@ void vramkit_torch_record_stream(void* block, void* stream) {
                 if (used(*pool)) return VRAMKIT_OK;
             }
         }
-        // PyTorch does not say which device.
+        // PyTorch does not pass the device.
         for (int device = 0; device < kMostDevices; ++device) {
             const Handle* const pool = pool::default_pool_if_open(device);
             if (pool != nullptr && used(*pool)) return VRAMKIT_OK;

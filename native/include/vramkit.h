@@ -11,9 +11,9 @@
  * environment's VRAMKIT_DRIVER names: "cuda" (NVIDIA's; also where it is not set), "sim" or
  * "sim:PROFILE" (a simulated GPU). It is opened by the first pool.
  *
- * Every function may be called from any thread, and no C++ exception leaves one, with the exception
- * of vramkit_torch_malloc. NULL or a status other than VRAMKIT_OK says that nothing was done;
- * vramkit_last_status and vramkit_last_error then tell why.
+ * Every function may be called from any thread. None throws a C++ exception, except
+ * vramkit_torch_malloc. NULL or a status other than VRAMKIT_OK means that nothing was done;
+ * vramkit_last_status and vramkit_last_error then say why.
  */
 #ifndef VRAMKIT_H
 #define VRAMKIT_H
@@ -27,16 +27,16 @@ extern "C" {
 
 typedef enum vramkit_status {
     VRAMKIT_OK = 0,
-    VRAMKIT_BAD_VALUE = 1,     /* an argument, or what the environment says */
+    VRAMKIT_BAD_VALUE = 1,     /* a bad argument or environment variable */
     VRAMKIT_CLOSED = 2,        /* the pool is closed */
     VRAMKIT_FORKED = 3,        /* the pool belongs to the parent process */
     VRAMKIT_OUT_OF_MEMORY = 4, /* of the card, the pool's limit, or the host */
     VRAMKIT_DRIVER = 5,        /* a call of the driver failed */
-    VRAMKIT_NO_DRIVER = 6      /* there is none, or it cannot be used */
+    VRAMKIT_NO_DRIVER = 6      /* there is no driver, or it cannot be used */
 } vramkit_status;
 
-/* Of the last call that failed on this thread. The text is valid until the next one fails there; it
- * is never NULL, and empty where none has failed. */
+/* Status and text of the last call that failed on this thread. The text is valid until the next
+ * call fails there. It is never NULL, and empty if no call has failed. */
 vramkit_status vramkit_last_status(void);
 const char* vramkit_last_error(void);
 
@@ -54,11 +54,11 @@ typedef enum vramkit_size_classes {
 
 typedef enum vramkit_large {
     VRAMKIT_LARGE_POOL = 0,  /* pooled like all others */
-    VRAMKIT_LARGE_DIRECT = 1 /* by cuMemAlloc and cuMemFree, which waits for the card */
+    VRAMKIT_LARGE_DIRECT = 1 /* cuMemAlloc and cuMemFree, which waits for the card */
 } vramkit_large;
 
-/* Fill with vramkit_pool_options_init, then change what you want. What was changed and could have
- * no effect beside the other fields is VRAMKIT_BAD_VALUE. `size` is how later versions know what a
+/* Fill with vramkit_pool_options_init, then change what you want. A changed field that has no
+ * effect with the other fields is VRAMKIT_BAD_VALUE. `size` tells later versions which fields a
  * program was built with. */
 typedef struct vramkit_pool_options {
     size_t size;                       /* of this struct */
@@ -91,46 +91,46 @@ vramkit_pool* vramkit_pool_instance(int device);
 /* Gives all memory back; later calls fail with VRAMKIT_CLOSED. Fails while blocks are in use. Twice
  * is harmless. */
 vramkit_status vramkit_pool_close(vramkit_pool* pool);
-/* Closes, and forgets the handle. Where that fails (blocks in use), the pool is as it was. NULL is
- * harmless. */
+/* Closes the pool and frees the handle. If that fails (blocks in use), the pool is unchanged. NULL
+ * is harmless. */
 vramkit_status vramkit_pool_destroy(vramkit_pool* pool);
 
 /* Memory. */
 
-/* `bytes` (1 or more) for use in the order of the stream, aligned to 256 or more. Short of memory
- * it waits, first on the GPU, then on the host. NULL on failure. */
+/* A block of `bytes` (1 or more) for use in stream order, aligned to 256 or more. If memory is
+ * short it waits, first on the GPU, then on the host. NULL on failure. */
 void* vramkit_malloc(vramkit_pool* pool, size_t bytes, void* stream);
-/* The same, but waits for no work of the card, only for the pool's lock: NULL with
- * VRAMKIT_OUT_OF_MEMORY where nothing is to be had at once. */
+/* The same, but never waits for work of the card, only for the pool's lock: NULL with
+ * VRAMKIT_OUT_OF_MEMORY if no memory is available at once. */
 void* vramkit_try_malloc(vramkit_pool* pool, size_t bytes, void* stream);
-/* Gives a block back at this point of the stream it was allocated on: all its use is ordered
+/* Frees a block at the current point of the stream it was allocated on: all its use must be ordered
  * before. NULL is harmless. */
 vramkit_status vramkit_free(vramkit_pool* pool, void* block);
-/* ... at this point of another stream. */
+/* ... at the current point of another stream. */
 vramkit_status vramkit_free_on(vramkit_pool* pool, void* block, void* stream);
-/* The block is used on this stream too: freed, it is held until the stream has got past that point.
- * Nobody waits for it, neither host nor stream. */
+/* The block is used on this stream too: when freed, it is held until the work that the stream has
+ * at that point is done. Neither host nor stream waits for that. */
 vramkit_status vramkit_also_used_on(vramkit_pool* pool, void* block, void* stream);
-/* Has `count` blocks ready that are large enough for `bytes`. */
+/* Makes `count` blocks ready that are large enough for `bytes`. */
 vramkit_status vramkit_preallocate(vramkit_pool* pool, size_t bytes, size_t count);
-/* Gives idle memory whose work is done back to the driver. The bytes that went, where `released` is
- * not NULL. */
+/* Gives idle memory whose work is done back to the driver. Writes the bytes released to `released`,
+ * unless that is NULL. */
 vramkit_status vramkit_trim(vramkit_pool* pool, uint64_t* released);
 /* Waits for the work of idle memory, gives all of it back, and resets the counters. */
 vramkit_status vramkit_release_all(vramkit_pool* pool, uint64_t* released);
 
-/* Makes one piece of all idle memory. The bytes moved for it, where `moved` is not NULL. */
+/* Joins all idle memory into one piece. Writes the bytes moved to `moved`, unless that is NULL. */
 vramkit_status vramkit_defragment(vramkit_pool* pool, uint64_t* moved);
-/* What the background thread does, once: for pools without one. */
+/* One round of what the background thread does, for pools without one. */
 vramkit_status vramkit_step(vramkit_pool* pool);
 
-/* Call before you destroy a stream that pools were given: what they keep for it gets an event while
- * the stream lives. All pools of the driver that VRAMKIT_DRIVER names are told, Python's too.
- * Streams of vramkit's Python package and of PyTorch need no call. */
+/* Call before you destroy a stream that pools were given: they record an event behind their free
+ * blocks while the stream lives. All pools of the driver that VRAMKIT_DRIVER names are told, also
+ * Python's. Streams of vramkit's Python package and of PyTorch need no call. */
 vramkit_status vramkit_stream_closing(void* stream);
 
-/* Sizes in bytes. Those up to `remapped_bytes` count since the last reset, the others say what is
- * now. */
+/* Sizes in bytes. Fields up to `remapped_bytes` count since the last reset, the others are the
+ * current state. */
 typedef struct vramkit_stats {
     size_t size; /* of this struct; set by the caller */
     uint64_t total_allocated;
@@ -139,11 +139,11 @@ typedef struct vramkit_stats {
     uint64_t free_count;
     uint64_t cache_hits; /* served by the thread's own cache */
     uint64_t cache_misses;
-    uint64_t stream_cache_hits; /* of the misses: by the stream's cache, which its threads share */
-    uint64_t idle_hits;         /* ... by mapped memory that was nobody's */
+    uint64_t stream_cache_hits; /* of the misses: by the stream cache, which its threads share */
+    uint64_t idle_hits;         /* ... by idle memory */
     uint64_t cross_stream_hits; /* ... by blocks of other streams whose work was done */
     uint64_t gpu_wait_hits;     /* ... by such blocks after a wait on the GPU */
-    uint64_t remap_hits;        /* ... by idle memory put together by remapping */
+    uint64_t remap_hits;        /* ... by idle memory joined by remapping */
     uint64_t growth_hits;       /* ... by new memory */
     uint64_t direct_hits;       /* ... by the driver itself */
     uint64_t device_growths;    /* times that memory was taken from the driver */
@@ -154,42 +154,41 @@ typedef struct vramkit_stats {
     uint64_t peak_usage;        /* exact to 64 KiB a thread */
     uint64_t reserved;          /* taken from the driver */
     uint64_t peak_reserved;
-    uint64_t cached;              /* free, in threads' caches */
-    uint64_t waiting;             /* free, kept for streams */
-    uint64_t idle;                /* free, nobody's */
-    uint64_t fragmentation_bytes; /* free, and of no use for the largest size asked for lately */
+    uint64_t cached;              /* free, in thread caches */
+    uint64_t waiting;             /* free, in stream caches or held */
+    uint64_t idle;                /* free for any stream */
+    uint64_t fragmentation_bytes; /* free, in pieces below the largest size asked for lately */
     double fragmentation_rate;    /* that over `reserved` */
     uint64_t segments;
     uint64_t slabs;
     uint64_t large_blocks;
-    uint64_t captures; /* streams of captures whose graphs live */
+    uint64_t captures; /* captured streams whose graphs exist */
 } vramkit_stats;
 
 /* Set stats->size to sizeof(vramkit_stats) before. */
 vramkit_status vramkit_pool_stats(vramkit_pool* pool, vramkit_stats* stats);
 vramkit_status vramkit_reset_stats(vramkit_pool* pool);
 
-/* PyTorch: the functions that torch.cuda.memory.CUDAPluggableAllocator loads by name. They serve
- * from vramkit_pool_instance(device), or from the pool that vramkit_torch_use names. Streams count
- * as durable, since PyTorch destroys none; for one that was made elsewhere (ExternalStream), call
- * vramkit_stream_closing before it goes. */
+/* PyTorch: the functions that torch.cuda.memory.CUDAPluggableAllocator loads by name. They use
+ * vramkit_pool_instance(device), or the pool that vramkit_torch_use names. PyTorch destroys no
+ * streams; for one that was made elsewhere (ExternalStream), call vramkit_stream_closing before it
+ * is destroyed. */
 
-/* NULL for 0 bytes. Throws a std::runtime_error with the reason on failure: PyTorch makes it
- * Python's RuntimeError, but would use a NULL. */
+/* NULL for 0 bytes. Throws a std::runtime_error with the reason on failure: PyTorch turns it into
+ * Python's RuntimeError, but would use a NULL as an address. */
 void* vramkit_torch_malloc(ptrdiff_t size, int device, void* stream);
-/* At this point of the stream of the allocation; `size` and `stream` are PyTorch's and not needed.
- */
+/* Frees at the current point of the stream of the allocation; `size` and `stream` are ignored. */
 void vramkit_torch_free(void* block, ptrdiff_t size, int device, void* stream);
-/* malloc of a torch.cuda.MemPool: NULL on failure, upon which PyTorch gives back what it caches
- * there and asks again. */
+/* malloc of a torch.cuda.MemPool. NULL on failure: PyTorch then frees what it caches there and asks
+ * again. */
 void* vramkit_torch_segment(ptrdiff_t size, int device, void* stream);
-/* Tensor.record_stream: vramkit_also_used_on in the pool that the block is of. */
+/* Tensor.record_stream: vramkit_also_used_on for the pool of the block. */
 void vramkit_torch_record_stream(void* block, void* stream);
-/* torch.cuda.empty_cache: idle memory of PyTorch's pools goes back to the driver. */
+/* torch.cuda.empty_cache: vramkit_trim of the pools that PyTorch uses. */
 void vramkit_torch_empty_cache(void);
 /* From now on PyTorch's blocks of this device come from this pool; NULL: from the process-wide one.
- * Blocks that PyTorch has still go back where they came from, so PyTorch keeps the pool's memory
- * in being, whatever becomes of the handle. */
+ * Blocks that PyTorch already has go back to the pool they came from, so the pool's memory stays
+ * valid even if the handle is destroyed. */
 vramkit_status vramkit_torch_use(int device, vramkit_pool* pool);
 
 /* CuPy: malloc and free for cupy.cuda.memory.CFunctionAllocator, whose `param` is what
@@ -197,13 +196,13 @@ vramkit_status vramkit_torch_use(int device, vramkit_pool* pool);
 
 typedef struct vramkit_cupy vramkit_cupy;
 
-/* `current_stream` tells the calling thread's stream, as CuPy's own C function does. NULL pool: the
- * process-wide one of the device that CuPy names. The pool must outlive what is made. */
+/* `current_stream` returns the calling thread's stream, as CuPy's own C function does. NULL pool:
+ * the process-wide one of the device that CuPy names. The pool must outlive the result. */
 vramkit_cupy* vramkit_cupy_create(vramkit_pool* pool, intptr_t (*current_stream)(void));
 void vramkit_cupy_destroy(vramkit_cupy* made);
 /* NULL on failure. */
 void* vramkit_cupy_malloc(void* param, size_t size, int device);
-/* At this point of the stream of the allocation. */
+/* Frees at the current point of the stream of the allocation. */
 void vramkit_cupy_free(void* param, void* block, int device);
 
 #ifdef __cplusplus

@@ -6,8 +6,8 @@
 //     kernel<<<1, 1024, 0, stream>>>(weights.data(), weights.size());
 //     // both are freed here, at this point of the stream
 //
-// Header only; link to libvramkit.so. Objects are as safe across threads as pointers: one thread at
-// a time for each buffer, any number for a pool.
+// Header only; link to libvramkit.so. Any number of threads may use a pool; a buffer may be used by
+// one thread at a time.
 #ifndef VRAMKIT_HPP
 #define VRAMKIT_HPP
 
@@ -40,7 +40,7 @@ class out_of_memory : public error {
     using error::error;
 };
 
-// Throws what the last call of this thread said.
+// Throws the last error of this thread.
 [[noreturn]] inline void throw_last_error() {
     const vramkit_status status = vramkit_last_status();
     if (status == VRAMKIT_OUT_OF_MEMORY) throw out_of_memory(status, vramkit_last_error());
@@ -56,8 +56,8 @@ struct pool_options : vramkit_pool_options {
     pool_options() noexcept { vramkit_pool_options_init(this); }
 };
 
-// Owns a pool, or stands for the process-wide one. Movable. Must outlive its blocks: a pool that
-// goes while blocks are in use stays in being until the process ends, so that they stay valid.
+// Owns a pool, or refers to the process-wide one. Movable. Must outlive its blocks: a pool that is
+// destroyed while blocks are in use stays alive until the process ends, so that they stay valid.
 class pool {
   public:
     explicit pool(const pool_options& options = {}) : handle_(vramkit_pool_create(&options)) {
@@ -84,16 +84,17 @@ class pool {
         if (block == nullptr) throw_last_error();
         return block;
     }
-    // Never waits: null where nothing is to be had at once.
+    // Never waits for work of the card: null if no memory is available at once.
     void* try_malloc(std::size_t bytes, void* stream = nullptr) {
         void* const block = vramkit_try_malloc(handle_, bytes, stream);
         if (block == nullptr && vramkit_last_status() != VRAMKIT_OUT_OF_MEMORY) throw_last_error();
         return block;
     }
-    // At this point of the stream of the allocation.
+    // Frees at the current point of the stream of the allocation.
     void free(void* block) { check(vramkit_free(handle_, block)); }
     void free_on(void* block, void* stream) { check(vramkit_free_on(handle_, block, stream)); }
-    // Freed, the block is held until this stream has got past that point.
+    // The block is used on this stream too: when freed, it is held until the work that the stream
+    // has at that point is done.
     void also_used_on(void* block, void* stream) {
         check(vramkit_also_used_on(handle_, block, stream));
     }
@@ -101,7 +102,7 @@ class pool {
     void preallocate(std::size_t bytes, std::size_t count) {
         check(vramkit_preallocate(handle_, bytes, count));
     }
-    // The bytes that went back to the driver.
+    // Returns the bytes given back to the driver.
     std::uint64_t trim() {
         std::uint64_t released = 0;
         check(vramkit_trim(handle_, &released));
@@ -112,13 +113,13 @@ class pool {
         check(vramkit_release_all(handle_, &released));
         return released;
     }
-    // The bytes that were mapped anew to make one piece of all idle memory.
+    // Joins all idle memory into one piece. Returns the bytes moved.
     std::uint64_t defragment() {
         std::uint64_t moved = 0;
         check(vramkit_defragment(handle_, &moved));
         return moved;
     }
-    // What the background thread does, once.
+    // One round of what the background thread does.
     void step() { check(vramkit_step(handle_)); }
     vramkit_stats stats() const {
         vramkit_stats now{};
@@ -138,8 +139,8 @@ class pool {
     bool owned_ = false;
 };
 
-// A block that frees itself, at that point of the stream it was allocated on. Movable; an empty one
-// has no block.
+// A block that frees itself, at the then current point of the stream it was allocated on. Movable;
+// an empty buffer has no block.
 class buffer {
   public:
     buffer() noexcept = default;
@@ -165,12 +166,12 @@ class buffer {
         check(vramkit_free(pool_, data_));
         forget();
     }
-    // All use is ordered before this point of that stream.
+    // Frees on another stream: all use must be ordered before its current point.
     void reset_on(void* stream) {
         check(vramkit_free_on(pool_, data_, stream));
         forget();
     }
-    // The block is the caller's from now on, to be freed by pool::free.
+    // The caller owns the block from now on, and frees it by pool::free.
     void* release() noexcept {
         void* const block = data_;
         forget();
@@ -184,7 +185,7 @@ class buffer {
     }
 
   private:
-    // A destructor can tell nobody of an error.
+    // A destructor cannot report an error.
     void drop() noexcept {
         vramkit_free(pool_, data_);
         forget();
@@ -240,14 +241,14 @@ class device_vector {
     buffer memory_;
 };
 
-// An allocator for the standard containers, on one pool and stream. Two are equal where pool and
-// stream are.
+// An allocator for the standard containers, on one pool and stream. Two are equal if their pools
+// and streams are.
 //
-// Containers make their elements on the host, which cannot write device memory. So elements are
-// left without a value, and whatever would give them one does not compile: what works is
+// Containers construct their elements on the host, which cannot write device memory. So elements
+// are left uninitialised, and operations that would set them do not compile. What works is
 // std::vector<T, stl_allocator<T>> v(count, allocator) with data(), size(), move and swap; what
-// does not is a vector of copies, push_back, resize and the like. To touch an element on the host,
-// v[0] for one, compiles and must not be done. Where nothing asks for a container, device_vector is
+// does not is a vector of copies, push_back, resize and the like. Access to an element on the host,
+// such as v[0], compiles but is an error. Unless an interface needs a container, device_vector is
 // the better choice.
 template <class T>
 class stl_allocator {

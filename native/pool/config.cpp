@@ -1,4 +1,4 @@
-// What settings are refused, from Python and from C.
+// Checks of settings, for Python and C alike.
 #include "pool/config.h"
 
 #include <bit>
@@ -21,7 +21,7 @@ std::string refused(const char* name, const std::string& value, const char* allo
     return text;
 }
 
-// Empty: all are in their range.
+// Empty: all settings are in range.
 std::string out_of_range(const Config& config) {
     const auto is = [](const char* name, auto value, const char* allowed) {
         return refused(name, std::to_string(value), allowed);
@@ -46,7 +46,7 @@ std::string out_of_range(const Config& config) {
     return "";
 }
 
-// Empty: each can have an effect.
+// Empty: every setting has an effect.
 std::string without_effect(const Config& config) {
     const Config usual;
     const auto without = [](const char* name, const char* reason) {

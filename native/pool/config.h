@@ -10,7 +10,7 @@ namespace vramkit::pool {
 
 enum class Large : std::uint8_t {
     pool,    // blocks above 1 MiB are pooled like all others
-    direct,  // they come from cuMemAlloc and go back by cuMemFree, which waits for the card
+    direct,  // they come from cuMemAlloc and are freed by cuMemFree, which waits for the card
 };
 
 inline constexpr std::uint64_t kMost = (std::uint64_t{1} << 63) - 1;
@@ -28,8 +28,8 @@ struct Config {
 #undef VRAMKIT_FLAG
 };
 
-// False and the reason where a setting is out of its range, or could have no effect: one that is
-// not the default, beside another that leaves it nothing to do.
+// False and the reason if a setting is out of range, or has no effect: it differs from its default,
+// but another setting switches off what it controls.
 bool is_valid(const Config& config, Failure& why);
 
 struct Stats {

@@ -23,9 +23,9 @@ struct DeviceContext {
           checker(*driver),
           clock_(reinterpret_cast<double (*)()>(driver->symbol("simNow"))) {}
 
-    // For the time of a slow path: the context, and a capture mode that breaks nobody's capture.
+    // For the scope of a slow path: our context, and a capture mode that breaks no capture.
     SlowPathScope enter() const { return SlowPathScope(call, context); }
-    // Nanoseconds, by the driver's clock where it has one: simulated time passes in its own way.
+    // Nanoseconds. By the clock of the simulated GPU if there is one: its time is not real time.
     std::int64_t now() const {
         if (clock_ != nullptr) return static_cast<std::int64_t>(clock_());
         return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -39,8 +39,7 @@ struct DeviceContext {
     const CUcontext context;
     const std::uint64_t bytes;
     const Checker checker;
-    // The driver has forgotten all there was, after a reset of the simulated GPU. With the pool's
-    // lock.
+    // The simulated GPU was reset: the driver knows none of our objects. With the pool's lock.
     bool forgotten = false;
 
   private:

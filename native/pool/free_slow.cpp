@@ -1,5 +1,5 @@
-// Frees with all that can come in between: streams seen for the first time, captures, other uses,
-// blocks straight from the driver; and what is refused.
+// Frees that the hot path does not serve: on streams seen for the first time, with captures or uses
+// on other streams, of blocks straight from the driver; and the errors of free.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -14,8 +14,8 @@ constexpr const char* kNotInUse = "the block is not in use: freed twice?";
 
 }  // namespace
 
-// What a pointer stands for, where it may be freed: bytes and block (no slab: straight from the
-// driver). 0 and the reason where it may not.
+// The bytes and the block of a pointer that may be freed (no slab: straight from the driver). 0 and
+// the reason: it may not.
 std::uint64_t Pool::find_live(std::uint64_t address, std::optional<std::uint64_t> given,
                               BlockRef& block, Failure& why) {
     const auto refuse = [&](std::string message) {
@@ -82,7 +82,7 @@ bool Pool::free_slowly(BlockRef block, std::uint64_t bytes, const std::optional<
         }
     }
     parts_.held.forget(block.address());
-    // What a graph may launch work on is in use until it is held no longer.
+    // A block that a graph may use counts as in use until it is no longer held.
     const bool of_graph = plan->has_graph();
     if (to == State::held && !of_graph && parts_.card.checker.listens()) {
         tell_checker_of_free(cache, block.address(), bytes, true);
@@ -91,7 +91,7 @@ bool Pool::free_slowly(BlockRef block, std::uint64_t bytes, const std::optional<
     if (nvtx_ != nullptr && !of_graph) tell_tool_of_end(cache, block);
     if (to == State::held) {
         const SlowPathScope scope = parts_.card.enter();
-        // Without host memory it is freed, and held until the next who asks has some.
+        // If host memory runs out, the block is freed, but held until a later call succeeds.
         if_host_memory_allows([&] { parts_.held.release(); });
     }
     return true;
@@ -126,16 +126,16 @@ bool Pool::free_beside(std::uint64_t address, const StreamRef& current, Failure&
         const std::uint32_t number = block.block().stream();
         const StreamRecord& stream = parts_.streams[number];
         if (is_capture(number) || current.capture != 0) {
-            same = stream.handle == current.handle;  // captures go by it
+            same = stream.handle == current.handle;  // captured streams are known by handle
         } else if (stream.cache != nullptr) {
-            // The driver has used the handle again, perhaps.
+            // By id: the driver may have reused the handle.
             same = stream.cache->stream.id == current.id;
         }
     }
     return free(address, {}, same ? std::optional(current) : std::nullopt, why);
 }
 
-// Where the stream is captured, the graph may use the block later.
+// If the stream is captured, its graph may use the block later.
 bool Pool::note_graph(std::uint64_t address, const StreamRef& stream, Failure& why) {
     if (stream.capture == 0) return true;
     const std::optional<std::uint32_t> number = number_of(stream, why);

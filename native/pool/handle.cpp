@@ -1,4 +1,4 @@
-// Opens pools, and asks the driver for streams.
+// Opens pools, and identifies streams.
 #include "pool/handle.h"
 
 #include "base/fork.h"

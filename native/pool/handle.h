@@ -1,5 +1,5 @@
-// A pool with what its callers need around it: the driver, the device, and the context that it
-// keeps alive. The C interface, the Python extension and the frameworks all hold one of these.
+// A pool with what its callers need: the driver, the device, and the context that it keeps alive.
+// The C interface, the Python extension and the frameworks all hold one of these.
 #pragma once
 
 #include <memory>
@@ -16,30 +16,30 @@ struct Handle {
     int ordinal = 0;
     CUcontext context = nullptr;
     std::shared_ptr<Pool> engine;
-    bool process_wide = false;  // of the registry of instances, which never lets go of it
+    bool process_wide = false;  // owned by the registry of instances, which never drops it
 };
 
-// A new pool on the primary context of the device. The context is retained, and kept until the
-// process ends: to give it back can wait for the GPU. Null and the reason on failure.
+// A new pool on the primary context of the device. The context is retained until the process ends:
+// releasing it can wait for the GPU. Null and the reason on failure.
 std::unique_ptr<Handle> open_pool(const std::shared_ptr<Driver>& driver, int ordinal,
                                   const Config& config, Failure& why);
 
 // How long a stream of a raw handle lives.
 enum class Life : bool {
-    unknown,  // until somebody destroys it, of which no pool need hear
-    durable,  // as long as the process, or until pools are told
+    unknown,  // it may be destroyed without notice to the pools
+    durable,  // as long as the process, or pools are told before it is destroyed
 };
 
-// Asks with the pool's context current.
+// Asks the driver with the pool's context current.
 bool resolve_in_context(const Handle& pool, StreamRef& stream, Failure& why);
 
-// The stream as the engine knows it; false and the reason where the driver does not know it. One
-// cuStreamGetId and one cuStreamIsCapturing, about 30 ns on a card; none for the legacy default
+// The stream as the engine knows it; false and the reason if the driver does not know it. One
+// cuStreamGetId and one cuStreamIsCapturing, about 30 ns on a card; no call for the legacy default
 // stream.
 inline bool resolve(const Handle& pool, void* handle, Life life, StreamRef& stream, Failure& why) {
     stream.handle = static_cast<CUstream>(handle);
     stream.durable = life == Life::durable;
-    // What the per-thread default stream is depends on the current context.
+    // Which stream the per-thread default stream is depends on the current context.
     if (stream.handle != VRAMKIT_STREAM_PER_THREAD &&
         identify(pool.driver->call(), stream) == CUDA_SUCCESS) {
         return true;

@@ -18,7 +18,7 @@ constexpr std::size_t kFastDevices = 64;
 
 struct Instances {
     std::mutex lock;
-    // The last one of each list is in use; the others were closed.
+    // Only the last of each list may be open; the others were closed.
     std::map<std::pair<const Driver*, int>, std::vector<std::unique_ptr<Handle>>> pools;
     std::array<std::atomic<Handle*>, kFastDevices> fast{};  // of the default driver
 };
@@ -33,7 +33,7 @@ Instances& instances() {
 
 Handle* process_wide_pool(const std::shared_ptr<Driver>& driver, int ordinal, Failure& why) {
     if (fork_count() > 0) {
-        // The lock may be held by a thread that is not there.
+        // The lock may be held by a thread that does not exist in the child.
         why = Failure::in_forked_child(
             "the process-wide pool belongs to the parent process: a forked child has none");
         return nullptr;

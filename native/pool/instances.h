@@ -1,4 +1,4 @@
-// The process-wide pools: one a device of a driver, shared by C, Python and the frameworks.
+// The process-wide pools: one for each device of a driver, shared by C, Python and the frameworks.
 #pragma once
 
 #include <memory>
@@ -7,14 +7,13 @@
 
 namespace vramkit::pool {
 
-// Made on first use, and again after it was closed; whoever comes first makes it. Handles stay
-// valid for good: of a closed pool too, whose engine says that it is closed. Null and the reason on
-// failure.
+// Made on first use, and again after it was closed. Handles stay valid until the process ends, also
+// those of a closed pool: its engine reports that it is closed. Null and the reason on failure.
 Handle* process_wide_pool(const std::shared_ptr<Driver>& driver, int ordinal, Failure& why);
 
-// That of the driver which the environment names. Without a lock where it is open.
+// The pool of the driver that VRAMKIT_DRIVER names. Takes no lock if it is open.
 Handle* default_pool(int ordinal, Failure& why);
-// Null where nobody has asked for it yet, or it was closed.
+// Null if it was never asked for, or is closed.
 Handle* default_pool_if_open(int ordinal);
 
 }  // namespace vramkit::pool

@@ -1,4 +1,4 @@
-// The pool's beginning and end, its settings and its statistics.
+// Opening and closing a pool, its settings and its statistics.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -26,8 +26,8 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
     if (failed(driver->call().cuDeviceTotalMem_v2(&card, device), "cuDeviceTotalMem_v2", why)) {
         return nullptr;
     }
-    // In a forked child the pool stays for ever: its thread is not there, its locks may be held by
-    // threads that are not, and the driver is the parent's.
+    // In a forked child the pool is never deleted: its thread does not exist there, its locks may
+    // be held by threads that do not exist either, and the driver is the parent's.
     std::shared_ptr<Pool> pool(new Pool(std::move(driver), device, context, card), [](Pool* one) {
         if (!one->forked()) delete one;
     });
@@ -38,11 +38,12 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
     pool->page_map_ = &memory.page_map();
     pool->put_in_force(config);
     if (config.background) {
-        // The first requests find it mapped; unused it goes back with time, which begins here.
+        // The first requests find a segment mapped. If unused, it decays; this first step starts
+        // the clock for that.
         memory.want_segment(true);
         pool->step();
     }
-    // From here on other threads may tell it of streams.
+    // From here on other threads may announce streams to it.
     add_listener(pool->id_, *pool);
     return pool;
 }
@@ -56,9 +57,9 @@ Pool::~Pool() {
         parts_.memory.give_addresses_back();
         return;
     }
-    // Whatever is still live goes too: nobody can free it any more.
+    // Live blocks go too: nobody can free them any more.
     if (parts_.memory.extents().handed_out() > 0 && !parts_.streams.device_sync().wait()) {
-        // Work may be under way, and there is no waiting for it: its memory ends with the context.
+        // Work may still run, and the wait failed: the memory stays until the context ends.
         forget_driver();
         return;
     }
@@ -69,7 +70,7 @@ Pool::~Pool() {
     parts_.memory.give_everything_back();
 }
 
-// With the lock, or before anybody else knows the pool.
+// With the pool's lock, or before other threads know the pool.
 void Pool::put_in_force(const Config& config) {
     const Config& before = parts_.config;
     if (class_maps_.empty() || config.size_classes != before.size_classes ||
@@ -118,7 +119,7 @@ bool Pool::preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why) {
     if (!is_open(why)) return false;
     const SlowPathScope scope = parts_.card.enter();
     const ClassIndex index = class_map_.load(std::memory_order_relaxed)->of(bytes);
-    // Asked for more than there is, it takes nothing: not all there is, and then fails.
+    // A request for more than there is takes nothing, instead of all memory before it fails.
     size_t free = 0, total = 0;
     if (failed(parts_.card.call.cuMemGetInfo_v2(&free, &total), "cuMemGetInfo_v2", why)) {
         return false;
@@ -152,12 +153,12 @@ std::uint64_t Pool::trim(bool wait) {
     released += give_back(guard, wait);
     if (parts_.card.forgotten) return released;
     parts_.streams.events().drop();
-    parts_.memory.want_segment(false);  // who gives memory back wants none mapped ahead
+    parts_.memory.want_segment(false);  // memory just given back is not mapped ahead again
     return released;
 }
 
-// What is done; wait: all of it. What has a fence goes first: the wait for the card takes a page.
-// All waits are made without the lock.
+// Gives back free memory whose work is done; wait: all free memory. Blocks with a fence go first,
+// since the device sync itself needs a page. All waits are made without the lock.
 std::uint64_t Pool::give_back(std::unique_lock<BriefMutex>& guard, bool wait) {
     std::uint64_t released = 0;
     const auto give = [&] {
@@ -176,7 +177,7 @@ std::uint64_t Pool::give_back(std::unique_lock<BriefMutex>& guard, bool wait) {
     if (!parts_.streams.wait_for_unfenced(guard, for_held)) return released;
     if (parts_.card.forgotten) return released;
     parts_.held.end_card_wait(begun);
-    // What was held is in the cache of its stream now, and goes the way of the others.
+    // Released blocks are in their stream caches now: wait for those too.
     if (parts_.held.release()) parts_.streams.wait(guard);
     give();
     return released;
@@ -209,14 +210,14 @@ bool Pool::close(Failure& why) {
                                      " bytes are still in use");
             return false;
         }
-        // Nobody gets anything from here on, though the lock is let go of for waits.
+        // Every request fails from here on, although waits release the lock.
         closed_.store(true, std::memory_order_release);
         const SlowPathScope scope = parts_.card.enter();
         give_back(guard, true);
         if (!parts_.card.forgotten) {
             parts_.streams.events().drop();
-            // What the driver refused to take, and what is a graph's, is tried again at the end of
-            // the pool.
+            // What the driver refused to take back, and blocks of graphs, are tried again in the
+            // destructor.
             if (parts_.memory.mapped() == 0) {
                 parts_.memory.page_map().shut();
                 parts_.memory.give_addresses_back();
@@ -233,7 +234,7 @@ void Pool::driver_reset() {
         parts_.card.forgotten = true;
         closed_.store(true, std::memory_order_release);
         forget_driver();
-        // Nobody gets an address of before.
+        // No address from before the reset is handed out again.
         parts_.threads.drop_blocks();
         parts_.streams.drop_blocks();
         if (nvtx_ != nullptr) nvtx_->clear();

@@ -1,4 +1,4 @@
-// Where memory comes from when neither cache nor stream cache has it.
+// Where memory comes from when neither the thread cache nor the stream cache has a block.
 #include <algorithm>
 
 #include "base/rules.h"
@@ -9,8 +9,8 @@
 namespace vramkit::pool {
 namespace {
 
-// Other streams' blocks, looked at before memory is taken from the driver. Each question costs as
-// much as the rest of the path, and the oldest fence is the likeliest to have passed.
+// Other streams whose oldest fence is polled before memory is taken from the driver. A poll costs
+// as much as the rest of the path, and the oldest fence is the likeliest to have passed.
 constexpr int kQuestions = 1;
 
 }  // namespace
@@ -30,14 +30,14 @@ std::string Pool::explain(std::uint64_t bytes, const Failure& cause) const {
     return explain_shortage(parts_, bytes, cause, maintenance_.largest_asked_for());
 }
 
-// With the lock.
+// With the pool's lock.
 std::optional<std::uint32_t> Pool::number_of(const StreamRef& stream, Failure& why) {
     if (!is_open(why)) return {};
     parts_.reuse_numbers();
     return parts_.streams.number_of(stream, why);
 }
 
-// A stream that is used after it was announced to end is another one from then on.
+// A stream that is used after its end was announced counts as a new stream from then on.
 ThreadCache* Pool::cache_of(const StreamRef& stream, Failure& why) {
     ThreadCache* const cache = find_cache(id_, stream);
     if (cache != nullptr && !cache->has_ended()) return cache;
@@ -51,10 +51,10 @@ ThreadCache* Pool::cache_of(const StreamRef& stream, Failure& why) {
     return &parts_.threads.of(*number);
 }
 
-// Of what the stream has free, and nobody waits for it. Takes the stream cache's lock.
+// From the stream's own free blocks, without a wait. Takes the stream cache's lock.
 BlockRef Pool::split_or_join(const ThreadCache& cache, ClassIndex index, std::uint64_t cut_up_to) {
     if (cache.stream_cache == nullptr || !is_large(index)) return {};
-    // A tool is told that a graph uses its blocks as they are.
+    // An NVTX tool was told that the graph uses its blocks as they are.
     if (nvtx_ != nullptr && is_capture(cache.number)) return {};
     return parts_.memory.split_or_join(*cache.stream_cache, index, cut_up_to);
 }
@@ -66,8 +66,8 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, ClassIndex index, std::uint64_t b
     const SlowPathScope scope = parts_.card.enter();
     DeviceMemory& memory = parts_.memory;
     const std::uint64_t batch = parts_.config.batch_alloc_count;
-    // The stream was given to this call, so its handle is good: what it has unfenced gets its
-    // fence, for others to have.
+    // The stream was given to this call, so its handle is valid: record a fence behind its blocks
+    // that have none, so that other streams can take them.
     const auto record_fence = [&] {
         if (cache.stream_cache == nullptr || cache.stream.durable || cache.stream.capture != 0) {
             return;
@@ -80,8 +80,7 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, ClassIndex index, std::uint64_t b
         const BlockRef own = parts_.threads.refill(cache, index);
         if (own.slab != nullptr) return own;
     }
-    // For the one that is handed out, while it is nobody's.
-    BlockRef block;
+    BlockRef block;  // the one to hand out
     const auto found = [&](BlockRef one, std::uint64_t Stats::* counter) {
         block = one;
         if (block.slab == nullptr) return false;
@@ -94,7 +93,7 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, ClassIndex index, std::uint64_t b
     };
     if (found(take_idle(cache, index), &Stats::idle_hits)) return served();
     if (found(take_of_others(cache, index), &Stats::cross_stream_hits)) return served();
-    // What can never be served costs the others nothing: no cache is emptied for it.
+    // A request that can never be served fails here, before caches are emptied for it.
     if (bytes > memory.most_bytes()) {
         why = Failure::out_of_memory();
         why.message = explain(bytes, why);
@@ -106,7 +105,7 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, ClassIndex index, std::uint64_t b
     }
     if (why.kind != Failure::Kind::out_of_memory) return {};
 
-    // Short of memory: what idle threads keep, and memory of other classes and streams.
+    // Memory is short: collect from idle threads, other classes and other streams.
     const auto gather = [&] {
         record_fence();
         parts_.collect();
@@ -119,7 +118,7 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, ClassIndex index, std::uint64_t b
         found(memory.put_together_own(cache.stream_cache, bytes, why), &Stats::remap_hits)) {
         return served();
     }
-    // Rather a handle is cut than somebody waits.
+    // Splitting a handle is better than waiting.
     if (block = split_or_join(cache, index, kLargestRequest); block.slab != nullptr) {
         why = {};
         return served();
@@ -127,7 +126,7 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, ClassIndex index, std::uint64_t b
     if (may_wait && why.kind == Failure::Kind::out_of_memory) {
         // A block of this class whose work is not done: the stream waits for it, not the host.
         if (found(take_after_gpu_wait(cache, index), &Stats::gpu_wait_hits)) return served();
-        // Without the lock: host functions that are waited for may free.
+        // Releases the lock: host functions in the awaited work may free.
         parts_.streams.wait(guard);
         if (!is_open(why)) return {};
         if (gather()) return served();
@@ -136,13 +135,13 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, ClassIndex index, std::uint64_t b
     return {};
 }
 
-// Mapped memory that is nobody's. No driver call.
+// Idle memory. No driver call.
 BlockRef Pool::take_idle(ThreadCache& cache, ClassIndex index) {
     return fill_cache(cache, index,
                       parts_.memory.take_idle(index, parts_.config.batch_alloc_count));
 }
 
-// Small blocks come in batches: what is not handed out now goes into the cache.
+// Small blocks come in batches: those not handed out now go into the thread cache.
 BlockRef Pool::fill_cache(ThreadCache& cache, ClassIndex index, BlockRef first) {
     if (first.slab == nullptr || is_large(index)) return first;
     const ThreadCache::Entered entered(cache);
@@ -156,14 +155,14 @@ BlockRef Pool::fill_cache(ThreadCache& cache, ClassIndex index, BlockRef first) 
     return first;
 }
 
-// Whoever lacks a block of a class soon lacks another: half of what that stream has done with, as
-// far as there is room for it.
+// A stream that lacks a block of a class soon lacks another: takes up to half of the other stream's
+// blocks whose work is done, as far as the thread cache has room.
 BlockRef Pool::take_of_others(ThreadCache& cache, ClassIndex index) {
     int questions = kQuestions;
     for (const auto& each : parts_.streams.caches()) {
         if (each == cache.stream_cache) continue;
         StreamCache& stream_cache = *each;
-        // Somebody is at it: not worth a wait.
+        // Another thread uses it: not worth a wait.
         const std::unique_lock guard(stream_cache.lock, std::try_to_lock);
         if (!guard || stream_cache.bins[index].blocks.empty()) continue;
         const Fences::Number oldest = stream_cache.bins[index].blocks.front().fence;
@@ -192,14 +191,14 @@ BlockRef Pool::take_of_others(ThreadCache& cache, ClassIndex index) {
 
 BlockRef Pool::take_after_gpu_wait(const ThreadCache& cache, ClassIndex index) {
     if (cache.stream_cache == nullptr || cache.stream.capture != 0) return {};
-    // Beside a capture on a blocking stream, a wait of the legacy stream would break that.
+    // During a capture on a blocking stream, a wait on the legacy stream would break the capture.
     const CUstream waits = cache.stream.handle;
     if (is_legacy(waits) && is_captured(parts_.card.call, waits)) return {};
     for (const auto& each : parts_.streams.caches()) {
         if (each == cache.stream_cache) continue;
         StreamCache& stream_cache = *each;
         const std::lock_guard guard(stream_cache.lock);
-        // The oldest is done first.
+        // The oldest block is ready first.
         const BlockRef block = stream_cache.take_oldest(index, waits);
         if (block.slab != nullptr) return block;
     }

@@ -1,4 +1,4 @@
-// What takes several parts together.
+// Work that involves several parts.
 #include "pool/parts.h"
 
 #include <vector>
@@ -13,9 +13,9 @@ void Parts::collect() {
     memory.free_segments(true);
 }
 
-// A number is known while a block of the stream is with a user or held, a thread has a cache of it,
-// or a block is noted as used on it. All blocks are looked at for that, so it is done only when as
-// many streams are new as were known the last time.
+// A number is in use while a block of the stream is with a user or held, a thread has a cache of
+// it, or a block is noted as used on it. This visits all blocks, so it runs only when as many
+// streams are new as were known the last time.
 void Parts::reuse_numbers() {
     if (!streams.should_reuse_numbers()) return;
     std::vector<bool> known_streams(streams.streams().size()),
@@ -32,7 +32,7 @@ void Parts::reuse_numbers() {
             if (slab.record(i).with_user()) note(slab.record(i).stream());
         }
     };
-    // A block that is just handed out is of a stream that has a cache here.
+    // A block that is being handed out belongs to a stream with a thread cache here.
     for (const auto& cache : threads.all()) note(cache->number);
     for (const auto& [address, slab] : memory.slabs().all()) note_blocks(*slab);
     memory.large().each(note_blocks);

@@ -1,5 +1,5 @@
-// The parts of a pool, in the order in which memory flows: a request asks the threads' caches, then
-// the streams', then the device memory below them, and what is freed goes back the same way.
+// The parts of a pool, in the order in which memory flows: a request goes to the thread caches,
+// then the stream caches, then the device memory below them. What is freed goes back the same way.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace vramkit::pool {
 
-// Each has its own state and says what protects it; mostly the pool's lock.
+// Each part has its own state and documents which lock guards it; mostly the pool's.
 struct Parts {
     Parts(std::uint64_t pool, std::shared_ptr<Driver> driver, int device, CUcontext context,
           std::uint64_t card_bytes)
@@ -28,17 +28,17 @@ struct Parts {
 
     DeviceContext card;
     Config config;   // in force
-    Stats counters;  // those that only slow paths touch
+    Stats counters;  // those that only slow paths write
     DeviceMemory memory;
     Streams streams;
     HeldBlocks held;
     DirectBlocks direct;
     ThreadCaches threads;
 
-    // Everything that is free and done with becomes idle, from the caches of all threads and
-    // streams. Waits for nobody.
+    // Moves every free block whose work is done from the caches of all threads and streams to idle
+    // memory. Never waits.
     void collect();
-    // Numbers of streams that nobody knows any more are used again, where there are many.
+    // Makes numbers of streams that nothing refers to available again, if there are many.
     void reuse_numbers();
 };
 

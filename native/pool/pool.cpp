@@ -61,12 +61,12 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
     if (block.state() != State::live) return Freed::slow;
     const std::uint64_t bytes = slab->asked_for(block);
     if (given != 0 && given != bytes) return Freed::slow;
-    // Without a stream it is that of the allocation, of which this thread mostly has a cache.
+    // No stream given: that of the allocation, for which this thread usually has a cache.
     const std::uint32_t owner = block.stream();
     ThreadCache* const cache = stream != nullptr && !is_broken(Rule::given_stream_counts)
                                    ? find_cache(id_, *stream)
                                    : find_cache_by_number(id_, owner);
-    // Where captures come in, plan_free() decides.
+    // With captures involved, HeldBlocks::plan() decides.
     if (cache == nullptr || (is_capture(owner) && stream == nullptr)) return Freed::slow;
     if (owner != cache->number && (is_capture(owner) || is_capture(cache->number)) &&
         !is_broken(Rule::graph_keeps_its_block)) {
@@ -75,7 +75,7 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
     if (nvtx_ != nullptr) tell_tool_of_end(*cache, ref);
     {
         const ThreadCache::Entered entered(*cache);
-        // Of a stream that was announced to end, and is used still.
+        // The end of the stream was announced, but it is still used.
         if (stream != nullptr && cache->ended) [[unlikely]]
             return Freed::slow;
         cache->make_room(slab->index);
@@ -102,9 +102,9 @@ void Pool::count_free(ThreadCache& cache, std::uint64_t bytes) {
     parts_.threads.usage.fall(cache);
 }
 
-// Of a stream that is no more, and of another thread's default stream, there is no telling: both
-// go by handles that mean another stream by now. What goes back to a capture is not free: its graph
-// uses it with every launch.
+// Not for a stream that has ended, nor for another thread's default stream: their handles mean
+// another stream here. A block that goes back to a capture is not free: its graph uses it at every
+// launch.
 void Pool::tell_checker_of_free(const ThreadCache& cache, std::uint64_t address,
                                 std::uint64_t bytes, bool held) {
     if (cache.ended || cache.stream.capture != 0) return;
@@ -123,12 +123,12 @@ void Pool::tell_checker_of_free(const ThreadCache& cache, std::uint64_t address,
     }
 }
 
-// A graph may use all of a block, now for this and then for that, with every launch.
+// A graph may reuse a block for several purposes, and all of its bytes: report the whole block.
 void Pool::tell_tool_of_use(const ThreadCache& cache, BlockRef block, std::uint64_t bytes) {
     nvtx_->add_block(block.address(), is_capture(cache.number) ? block.bytes() : bytes);
 }
 
-// What goes back to a capture stays in use by its graph, until it is idle.
+// A block that goes back to a capture stays in use by its graph until it becomes idle.
 void Pool::tell_tool_of_end(const ThreadCache& cache, BlockRef block) {
     if (!is_capture(cache.number)) nvtx_->remove_block(block.address(), block.bytes());
 }
@@ -186,9 +186,9 @@ void Pool::spill(const Full& full) {
         const std::lock_guard guard(stream_cache.lock);
         ended = stream_cache.ended;
         if (!ended) many = parts_.threads.evict_excess(cache, full.index);
-        // A stream that may vanish unseen gets its fence while it is sure to live: when it was
-        // given to this very call, once for as many bytes as a cache holds. Of others it is put off
-        // until somebody needs it: their own blocks come back to them without one.
+        // A stream that may be destroyed without notice gets a fence while it certainly lives: in
+        // a call that it was given to, once for every cache size of freed bytes. For other streams
+        // the fence is recorded when it is needed: they reuse their own blocks without one.
         if (!ended && full.given && !stream_cache.stream.durable &&
             stream_cache.stream.capture == 0 &&
             stream_cache.bytes_since_fence >= cache.most_bytes.load(std::memory_order_relaxed)) {

@@ -2,22 +2,22 @@
 //
 // Stream order. A block is freed at a point of a stream: all its uses are ordered before that
 // point.
-//   - The same stream may have it again at once, from any thread: what it issues next comes after.
-//   - Another stream may have it only when a fence behind that point has passed, or after waiting
+//   - The same stream can reuse it at once, from any thread: what it issues next comes after.
+//   - Another stream can reuse it only when a fence behind that point has passed, or after waiting
 //     for that fence on the GPU.
-//   - Its memory is unmapped, or mapped at other addresses for others, only when the fence has
-//     passed.
+//   - Its memory is unmapped, or mapped at other addresses for other streams, only when the fence
+//     has passed.
 //   - A block freed after its stream was destroyed was last used before that: it goes behind the
-//     fence that was recorded when the stream was about to go.
-//   - What is handed out inside a capture is the graph's: nobody but the same stream of the same
-//     capture gets it while a graph of it is left.
+//     fence that was recorded when the destruction was announced.
+//   - A block handed out inside a capture belongs to the graph: only the same stream of the same
+//     capture can reuse it while a graph of that capture exists.
 //
-// Threads. malloc and free take the biased lock of one thread cache, which nobody contends; what
-// leaves the cache takes the lock of its stream's cache; all else takes the pool's lock. Order: the
-// pool's, a stream cache's, that of usage, events, large blocks or the registry of listeners,
-// biased locks. A thread that holds a biased lock takes no other lock and makes no driver call, but
-// for what the checker of a simulated GPU is told. Nobody waits for work of the GPU with the pool's
-// lock: a host function that is waited for may free to the pool.
+// Threads. malloc and free take the biased lock of one thread cache, which is uncontended; moving
+// blocks out of the cache takes the lock of the stream cache; everything else takes the pool's
+// lock. Lock order: the pool's; a stream cache's; that of usage, events, large blocks or the
+// registry of listeners; biased locks. A thread that holds a biased lock takes no other lock and
+// makes no driver call, except to tell the checker of a simulated GPU. No thread waits for GPU work
+// while it holds the pool's lock: that work may end in a host function that frees to the pool.
 #pragma once
 
 #include <atomic>
@@ -48,60 +48,60 @@ class Pool final : public Resource {
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
 
-    // 0 and the reason on failure. may_wait: short of memory, wait on the GPU and then on the host.
+    // 0 and the reason on failure. may_wait: if memory is short, wait on the GPU, then on the host.
     std::uint64_t malloc(std::uint64_t bytes, const StreamRef& stream, bool may_wait, Failure& why);
     std::uint64_t malloc(std::uint64_t bytes, const StreamRef& stream, Failure& why) override {
         return malloc(bytes, stream, true, why);
     }
-    // The hot path alone: 0 where the thread's cache cannot serve. Never waits but for a tool,
-    // never calls the driver.
+    // The hot path alone: 0 if the thread cache has no block. Calls no driver, and waits for
+    // nothing except an NVTX tool.
     std::uint64_t malloc_cached(std::uint64_t bytes, const StreamRef& stream);
 
     // No stream: that of the allocation. A given size must be the one asked for. The stream comes
-    // by reference: to copy what was just written in parts makes the processor wait for the stores.
+    // by reference: a copy of fields that were just written would stall on store forwarding.
     bool free(std::uint64_t address, std::optional<std::uint64_t> bytes,
               const std::optional<StreamRef>& stream, Failure& why) override;
-    // Without a stream, for callers that know which one is current and lives: where it is that of
-    // the block, its handle is good.
+    // free without a stream, for callers that know a live current stream: if that is the stream of
+    // the block, its handle is valid and is used.
     bool free_beside(std::uint64_t address, const StreamRef& current, Failure& why);
-    // The hot path alone, without lock and driver call. bytes 0: not given. slow: nothing was done,
-    // and free() must follow, which also says why a block is refused. yes: the block is free; where
-    // the cache is over its bounds, `full` says which bin and spill() must follow.
+    // The hot path alone, without a lock or a driver call. bytes 0: not given. slow: nothing was
+    // done, and free() must follow, which also reports why a block is refused. yes: the block is
+    // free; if the cache is over its bounds, `full` says which bin, and spill() must follow.
     enum class Freed : std::uint8_t { yes, slow };
     struct Full {
         ThreadCache* cache = nullptr;
         ClassIndex index = 0;
-        bool given = false;  // the stream was: its handle is good
+        bool given = false;  // the caller gave the stream: its handle is valid
     };
     Freed free_cached(std::uint64_t address, std::uint64_t bytes, const StreamRef* stream,
                       Full& full);
     void spill(const Full& full);
 
-    // Every call waits for a tool that is told of blocks (nvtx.h), and whatever that waits for.
+    // An NVTX tool is told of blocks (nvtx.h): every call then waits for the tool.
     bool has_tool() const { return nvtx_ != nullptr; }
 
-    // The block is used on this stream too: freed, it is held until the stream has got past that
-    // point.
+    // The block is used on this stream too: when freed, it is held until the work that the stream
+    // has at that point is done.
     bool also_used_on(std::uint64_t address, const StreamRef& stream, Failure& why);
 
     bool preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why);
-    // Gives idle memory whose work is done back to the driver; wait: all idle memory.
-    // The bytes that went.
+    // Gives idle memory whose work is done back to the driver; wait: all idle memory. Returns the
+    // bytes released.
     std::uint64_t trim(bool wait);
-    // Makes one piece of all idle memory. The bytes that were moved for it.
+    // Joins all idle memory into one piece. Returns the bytes moved.
     std::uint64_t defragment(Failure& why);
-    // What the background thread does, once (maintenance.h). True: more is to do soon.
+    // One round of what the background thread does (maintenance.h). True: call again soon.
     bool step() { return maintenance_.step(); }
 
-    // A stream is about to be destroyed: its free blocks get their fence while it lives.
+    // A stream is about to be destroyed: a fence is recorded behind its free blocks while it lives.
     void stream_closing(std::uint64_t id, CUstream handle) override;
     // After this malloc, free, preallocate and configure fail with `closed`. False: blocks are
     // still live, and nothing was done.
     bool close(Failure& why) override;
-    // The driver has forgotten all there was (a reset of the simulated GPU): so does the pool.
+    // The simulated GPU was reset: the pool drops all it had.
     void driver_reset() override;
     bool closed() const override { return closed_.load(std::memory_order_acquire); }
-    // True in a child that was forked off the process of the pool: it may do nothing with it.
+    // True in a child forked from the process of the pool: the child cannot use it.
     bool forked() const { return fork_.forked(); }
     std::uint64_t live_bytes() const override;
     std::uint64_t reserved_bytes() const override;
@@ -111,20 +111,20 @@ class Pool final : public Resource {
     Stats stats();
     void reset_stats();
     Layout layout() const;
-    // What does not hold of the equations of types.h; empty when all is well. Nothing else may run.
+    // Which equations of types.h do not hold; empty: all hold. No other thread may use the pool.
     std::string check_invariants() const;
     std::size_t cache_count() const {
         const std::lock_guard guard(lock_);
         return parts_.threads.all().size();
     }
 
-    // Of streams and captures that are not over: these are looked at on slow paths.
+    // Of streams and captures that have not ended: slow paths visit all of these.
     std::size_t stream_cache_count() const {
         const std::lock_guard guard(lock_);
         return parts_.streams.caches().size() + parts_.streams.arenas().size();
     }
 
-    // The thread of a cache ends: its blocks go to their stream cache.
+    // The thread of a cache ends: the blocks go to the stream cache.
     void cache_ending(ThreadCache* cache);
     bool uses(const DriverTable& call) const override { return &parts_.card.call == &call; }
 
@@ -139,11 +139,11 @@ class Pool final : public Resource {
     void count_free(ThreadCache& cache, std::uint64_t bytes);
     void tell_checker_of_free(const ThreadCache& cache, std::uint64_t address, std::uint64_t bytes,
                               bool held = false);
-    // What a tool is told, without a biased lock: its locks are its own.
+    // Tells the NVTX tool. Without a biased lock: the tool has locks of its own.
     void tell_tool_of_use(const ThreadCache& cache, BlockRef block, std::uint64_t bytes);
     void tell_tool_of_end(const ThreadCache& cache, BlockRef block);
 
-    // free_slow.cpp: frees with all that can come in between.
+    // free_slow.cpp: frees that the hot path does not serve.
     std::uint64_t find_live(std::uint64_t address, std::optional<std::uint64_t> given,
                             BlockRef& block, Failure& why);
     bool free_slowly(BlockRef block, std::uint64_t bytes, const std::optional<StreamRef>& stream,
@@ -151,7 +151,7 @@ class Pool final : public Resource {
     bool free_direct(std::uint64_t address, const std::optional<StreamRef>& stream, Failure& why);
     bool note_graph(std::uint64_t address, const StreamRef& stream, Failure& why);
 
-    // malloc_slow.cpp: where memory comes from when neither cache has it.
+    // malloc_slow.cpp: where memory comes from when neither cache has a block.
     ThreadCache* cache_of(const StreamRef& stream, Failure& why);
     std::optional<std::uint32_t> number_of(const StreamRef& stream, Failure& why);
     BlockRef split_or_join(const ThreadCache& cache, ClassIndex index, std::uint64_t cut_up_to);
@@ -174,7 +174,7 @@ class Pool final : public Resource {
     const std::uint64_t id_;
     const ForkGuard fork_;
     Parts parts_;
-    NvtxMarks* nvtx_ = nullptr;  // null: off, or nobody listens
+    NvtxMarks* nvtx_ = nullptr;  // null: off, or there is no tool
     const PageMap* page_map_ = nullptr;
 
     // Read on the hot path, changed by configure().

@@ -1,26 +1,26 @@
-// The pool's structures, and what is promised about them.
+// The pool's structures and their invariants.
 //
-//   extent   mapped memory: handles of the driver side by side (extents.h)
-//   segment  an extent that is cut into slabs (slabs.h)
-//   slab     equal blocks; from 2 MiB on one block, which is its extent
-//   block    what the user gets; known by its slab and its number there
-//   cache    free blocks of one (thread, stream), by class
-//   stream cache    free blocks of one stream, by class, each behind a fence of that stream
-//   (stream_cache.h)
+//   extent         mapped memory: handles of the driver side by side (extents.h)
+//   segment        an extent that is cut into slabs (slabs.h)
+//   slab           equal blocks; from 2 MiB on one block, which is its extent
+//   block          what the user gets; known by its slab and its number there
+//   thread cache   free blocks of one thread and stream, by class
+//   stream cache   free blocks of one stream, by class, each behind a fence of that stream
+//                  (stream_cache.h)
 //
-// Each block is in exactly one state, and in exactly one mapping:
-//   live      with the user
-//   shared    with the user, and used on other streams too
-//   held      freed, and work of those streams may be under way (lending.h)
-//   cached    in the bin of its class in one cache
-//   stream-cached   in the bin of its class on one stream cache
-//   idle      in the list of its slab; anybody may have it
+// Each block is in exactly one state, and in exactly one list:
+//   live           with the user
+//   shared         with the user, and used on other streams too
+//   held           freed, but work of those streams may still run (held_blocks.h)
+//   cached         in the bin of its class in one thread cache
+//   stream-cached  in the bin of its class in one stream cache
+//   idle           in the list of its slab; free for any stream
 //
-// Equations, checked by Pool::check_invariants when nothing else runs:
+// Equations, checked by Pool::check_invariants when no other thread uses the pool:
 //   blocks of a slab   = live or shared + held + cached + stream-cached + idle of that slab
-//   cache.bytes        = sum over its bins of the blocks' bytes; a stream cache's likewise
+//   cache.bytes        = sum over its bins of the blocks' bytes, in thread and stream caches
 //   reserved bytes     = bytes of segments + of large blocks + of idle extents + of handles whose
-//                        release was put off
+//                        release was postponed
 #pragma once
 
 #include <algorithm>
@@ -50,8 +50,8 @@ enum class State : std::uint8_t {
     held = 5
 };
 
-// A block's record: state, stream and asked-for size in one word, so that taking it from one state
-// to another is one exchange and a double free never goes unseen.
+// A block's record: state, stream and requested size in one word, so that a change of state is one
+// atomic exchange and every double free is detected.
 class Block {
   public:
     static constexpr std::uint32_t kMostStreams = std::uint32_t{1} << 24;
@@ -63,14 +63,14 @@ class Block {
     std::uint32_t bytes() const {
         return static_cast<std::uint32_t>(lock_.load(std::memory_order_relaxed));
     }
-    // For the holder of a block that nobody else can reach.
+    // For a block that no other thread can reach.
     void set(State state, std::uint32_t stream, std::uint32_t bytes) {
         lock_.store(std::uint64_t{static_cast<std::uint8_t>(state)} << 56 |
                         std::uint64_t{stream & 0xffffff} << 32 | bytes,
                     std::memory_order_release);
     }
     bool with_user() const { return state() == State::live || state() == State::shared; }
-    // From one state to another by exactly one of several threads that try.
+    // From one state to another; of several threads that try, exactly one succeeds.
     bool change(State from, State to) {
         constexpr std::uint64_t kState = std::uint64_t{0xff} << 56;
         std::uint64_t seen = lock_.load(std::memory_order_acquire);
@@ -89,8 +89,8 @@ class Block {
 
 struct Segment;
 
-// A figure that is read without a lock, by a bad pointer perhaps while its slab changes. A plain
-// load and store.
+// A field that is read without a lock: a free of a bad pointer may read it while the slab changes.
+// Costs a plain load or store.
 template <class Value>
 class Relaxed {
   public:
@@ -105,26 +105,26 @@ class Relaxed {
     std::atomic<Value> value_;
 };
 
-// Blocks of one size. What the hot path reads fills the first cache line. The record is used again
-// for later slabs (SlabRecords), and valid as long as the pool.
+// Blocks of one size. The fields that the hot path reads fill the first cache line. The record is
+// reused for later slabs (SlabRecords), and valid as long as the pool.
 struct alignas(64) Slab {
     Relaxed<std::uint64_t> address;
     Relaxed<std::uint64_t> block_bytes;
-    Relaxed<std::uint64_t> reciprocal;  // of the block's units, times 2^32; 0: there is one block
+    Relaxed<std::uint64_t> reciprocal;  // 2^32 / units of a block, rounded up; 0: only one block
     const std::unique_ptr<Block[]> blocks;
     Relaxed<std::uint32_t> count;
     Relaxed<ClassIndex> index;     // the largest class that the blocks can serve
     Relaxed<std::uint64_t> asked;  // of a large block: what the user asked for
     Relaxed<bool> large;           // one block, which is an extent
     // Records of larger blocks have a cache line each: neighbours often belong to other threads.
-    const std::uint8_t spread;         // records lie 2^spread apart
-    const std::uint8_t capacity_bits;  // there are 2^capacity_bits
+    const std::uint8_t spread;         // records are 2^spread apart
+    const std::uint8_t capacity_bits;  // there are 2^capacity_bits records
     // With the pool's lock; of a large block, with that of large blocks.
-    std::uint64_t bytes = 0;          // of the span it lies on
+    std::uint64_t bytes = 0;          // of its spans
     Segment* segment = nullptr;       // of small blocks
-    std::vector<std::uint32_t> idle;  // numbers of blocks that anybody may have
-    std::size_t slot = kNowhere;      // in the list of slabs of its class that have such blocks, or
-                                      // of large blocks
+    std::vector<std::uint32_t> idle;  // numbers of idle blocks
+    std::size_t slot = kNowhere;      // index in the list of slabs of its class with idle blocks,
+                                      // or in that of large blocks
 
     static constexpr std::size_t kNowhere = ~std::size_t{0};
     static constexpr std::uint64_t kSpreadFrom = 4096;
@@ -136,14 +136,14 @@ struct alignas(64) Slab {
     static std::uint8_t spread_of(std::uint64_t block_bytes) {
         return block_bytes >= kSpreadFrom ? 3 : 0;
     }
-    // What the user asked for, of a live block.
+    // The size that the user asked for, of a live block.
     std::uint64_t asked_for(const Block& block) const {
         if (large) return asked;
         return block.bytes();
     }
     Extent extent() const { return {address, bytes}; }  // of a large block
     Block& record(std::uint32_t number) const { return blocks[std::size_t{number} << spread]; }
-    // Below 32 MiB a multiplication divides exactly.
+    // Division by multiplication: exact below 32 MiB.
     std::uint64_t number_at(std::uint64_t inside) const {
         return (inside / kUnit * reciprocal) >> 32;
     }
@@ -177,20 +177,20 @@ struct Counters {
 
 class StreamCache;
 
-// Free blocks of one thread and stream. Its thread has the biased lock for every use, so that
-// another one can take what an idle thread keeps.
+// Free blocks of one thread and stream. Its thread takes the biased lock for every use, so that
+// another thread can empty the cache of an idle one.
 struct alignas(64) ThreadCache {
     struct Bin {
         std::vector<BlockRef> blocks;
-        std::uint32_t low = 0;                 // fewest since the cache was turned over
-        std::uint32_t low_before = kNoBlocks;  // and before that, since the last look
+        std::uint32_t low = 0;                 // fewest since the last turnover
+        std::uint32_t low_before = kNoBlocks;  // fewest from the last decay to that turnover
 
         static constexpr std::uint32_t kNoBlocks = ~std::uint32_t{0};
 
         std::uint32_t size() const { return static_cast<std::uint32_t>(blocks.size()); }
-        // Since the last look nobody needed so many of them.
+        // How many blocks were never needed since the last decay.
         std::uint32_t unneeded() const { return std::min(low, low_before); }
-        // The oldest leave: of those that nobody needed so many less.
+        // Removes the oldest, which count as not needed.
         void drop_oldest(std::uint32_t count) {
             blocks.erase(blocks.begin(), blocks.begin() + count);
             low -= std::min(low, count);
@@ -211,25 +211,25 @@ struct alignas(64) ThreadCache {
     StreamRef stream;
     std::shared_ptr<StreamCache> stream_cache;  // null: made when the stream was long gone
     std::size_t caches_of_thread = 1;
-    bool ended = false;  // it does not: what is freed here leaves at once
+    bool ended = false;  // the stream has ended: what is freed here leaves at once
     std::uint64_t bytes = 0;
     std::int64_t live = 0;         // bytes handed out less bytes taken back
-    std::int64_t allowance = 0;    // up to which `live` is no news (usage.h)
-    std::int64_t spare_below = 0;  // below which the allowance is too much
-    std::int64_t slack = 0;        // of it, what is not of the peak; with the lock of usage
-    std::uint64_t spilled = 0;     // bytes since it was turned over
+    std::int64_t allowance = 0;    // `live` may rise to this without a report (usage.h)
+    std::int64_t spare_below = 0;  // if `live` is below this, the allowance is too large
+    std::int64_t slack = 0;        // part of it that is above the peak; with the lock of usage
+    std::uint64_t spilled = 0;     // bytes since the last turnover
     ClassIndex top = 0;            // no class above it has blocks here
     std::uint64_t worth = kMuch;   // bytes that the last block of a class may have (evict_bytes)
-    ClassIndex largest = 0;        // class asked for since the last look
+    ClassIndex largest = 0;        // largest class asked for since reset_largest()
     Counters counters;
-    std::atomic<std::uint64_t> most_blocks{0};  // of a class
+    std::atomic<std::uint64_t> most_blocks{0};  // of one class
     std::atomic<std::uint64_t> most_bytes{0};
-    std::atomic<ClassIndex> first_large{0};  // class whose blocks leave at once
+    std::atomic<ClassIndex> first_large{0};  // from this class on, blocks leave at once
     std::array<Bin, kClasses> bins;
 
     static constexpr std::uint64_t kMuch = std::uint64_t{1} << 62;
 
-    // The word, for as long as a scope lasts.
+    // Holds the biased lock for a scope.
     template <void (BiasedLock::*begin)(), void (BiasedLock::*end)()>
     class Scope {
       public:
@@ -254,7 +254,7 @@ struct alignas(64) ThreadCache {
             blocks.reserve(2 * blocks.size() + std::max<std::size_t>(count, 8));
     }
 
-    // The same where it is no loss if it fails.
+    // The same, for callers that can do without.
     bool try_to_make_room(ClassIndex index, std::size_t count = 1) {
         return if_host_memory_allows([&] { make_room(index, count); });
     }
@@ -266,7 +266,7 @@ struct alignas(64) ThreadCache {
                index >= first_large.load(std::memory_order_relaxed) || ended;
     }
 
-    // Of memory that nobody uses.
+    // Adds a block that no work uses.
     void keep(BlockRef block) {
         block.block().set(State::cached, number, 0);
         push(block);
@@ -279,7 +279,7 @@ struct alignas(64) ThreadCache {
     }
 };
 
-// The words of several caches at once, by one barrier: what they hold is that of one moment.
+// Holds the biased locks of several caches, by one barrier: a consistent view of all of them.
 template <class Caches>
 class AllVisited {
   public:

@@ -64,7 +64,7 @@ bool Arena::give(std::uint64_t address, const Block& block, StreamRef at, Failur
 
 bool Arena::order(const StreamRef& own, const StreamRef& at, Failure& why) {
     if (can_name(own)) return wait_on_gpu(own.handle, at.handle, why);
-    // Only collect() takes from the arena of a stream that has ended, and it waits.
+    // Only collect() takes from the arena of an ended stream, and it waits for the card.
     if (own.handle != VRAMKIT_STREAM_PER_THREAD) return true;
     const CUresult waited = call().cuStreamSynchronize(at.handle);
     return waited == CUDA_SUCCESS || refuse(waited, "cuStreamSynchronize", 0, why);
@@ -94,7 +94,7 @@ void Arena::collect() {
         std::uint64_t address;
         std::uint64_t size;
     };
-    // Out of the arenas first, so that nothing that is freed meanwhile goes without the wait.
+    // Taken out of the arenas before the wait: what is freed during it must not be included.
     std::vector<Found> found;
     const std::shared_lock arenas(arenas_lock_);
     for (auto& [id, arena] : arenas_) {

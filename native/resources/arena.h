@@ -1,6 +1,6 @@
-// An arena for each stream, fed with superblocks from one slab. Streams, and so the threads that
-// have one each, do not meet while their arenas last; the per-thread default streams count as one
-// each.
+// An arena for each stream, supplied with superblocks from one slab. Streams, and so threads with a
+// stream each, do not contend while their arenas have room; every thread's default stream has an
+// arena of its own.
 //
 //   - A block goes back to the arena that it came from; when it is freed on another stream, the
 //     arena's stream waits for that one on the GPU.
@@ -42,14 +42,14 @@ class Arena final : public PlainResource {
     bool give(std::uint64_t address, const Block& block, StreamRef at, Failure& why) override;
     void give_back_everything() override;
 
-    // What the arena's own stream does next comes behind what another one holds now.
+    // Later work of the arena's own stream comes after what the other stream holds now.
     bool order(const StreamRef& own, const StreamRef& at, Failure& why);
     OfStream& arena_of(const StreamRef& stream);
-    // Whole superblocks from the slab; 0 where it has none left.
+    // Whole superblocks from the slab; 0 if it has none left.
     std::uint64_t take_superblocks(std::uint64_t bytes);
     void collect();
 
-    // Lock order: that of the slab, that of the map, then those of the arenas, one at a time.
+    // Lock order: the slab's, the map's, then those of the arenas, one at a time.
     mutable std::mutex lock_;
     Slab slab_;
     RangeSet global_;

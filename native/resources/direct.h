@@ -1,4 +1,4 @@
-// Every block from the driver, and back at once: what there is without a pool.
+// Every block straight from the driver, and freed at once: no pool at all.
 #pragma once
 
 #include "resources/plain_resource.h"
@@ -18,8 +18,7 @@ class Direct final : public PlainResource {
         refuse(made, "cuMemAlloc_v2", bytes, why);
         return 0;
     }
-    // cuMemFree happens to wait for the whole card, but nobody promises it: the wait for the stream
-    // is ours.
+    // cuMemFree waits for the whole card, but that is not documented: so we wait for the stream.
     bool give(std::uint64_t address, const Block&, StreamRef at, Failure& why) override {
         const CUresult waited = call().cuStreamSynchronize(at.handle);
         if (waited != CUDA_SUCCESS) return refuse(waited, "cuStreamSynchronize", 0, why);

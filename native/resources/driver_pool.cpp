@@ -15,7 +15,7 @@ std::shared_ptr<DriverPool> DriverPool::open(std::shared_ptr<Driver> driver, int
     std::shared_ptr<DriverPool> made(new DriverPool(std::move(driver), context, settings.shared));
     const char* symbol = settings.shared ? "cuDeviceGetDefaultMemPool" : "cuMemPoolCreate";
     CUresult done = CUDA_ERROR_NOT_SUPPORTED;
-    // The calls came together with CUDA 11.2: all are there, or none is.
+    // The calls came together with CUDA 11.2: the driver has all of them or none.
     if (call.cuMemAllocFromPoolAsync != nullptr) {
         if (settings.shared) {
             done = call.cuDeviceGetDefaultMemPool(&made->pool_, device);

@@ -9,7 +9,7 @@ class DriverPool final : public PlainResource {
   public:
     struct Settings {
         bool shared = false;  // the default pool of the device, which the whole process shares
-        std::optional<std::uint64_t> release_threshold;  // none: as it is in a shared pool, else
+        std::optional<std::uint64_t> release_threshold;  // none: unchanged in a shared pool, else
                                                          // keep everything
     };
 
@@ -35,7 +35,7 @@ class DriverPool final : public PlainResource {
 
     const bool shared_;
     CUmemoryPool pool_ = nullptr;
-    std::optional<std::uint64_t> threshold_before_;  // of a shared pool, to be put back
+    std::optional<std::uint64_t> threshold_before_;  // of a shared pool, restored at the end
 };
 
 }  // namespace vramkit::resources

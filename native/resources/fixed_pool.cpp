@@ -55,7 +55,7 @@ std::uint64_t FixedPool::find(std::uint64_t size, StreamRef stream, Failure& why
         if (&other == &own || other.list.empty()) continue;
         if (!wait_for(other, stream, why)) return 0;
         own.list.insert_all(other.list);
-        // What came from the other stream is behind this one's wait, so its own event must be too.
+        // The joined memory is free only behind this stream's wait, so its event must be too.
         if (!record(own, stream, why)) return 0;
     }
     own.list.insert_all(unused_);

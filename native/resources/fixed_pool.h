@@ -1,9 +1,10 @@
-// The classic: one slab whose size must be known, best fit with joined neighbours, one lock. Free
+// The classic pool: one slab of a given size, best fit with joined neighbours, one lock. Free
 // memory is kept by the stream that freed it last.
 //
-//   - A stream has its own free memory again at once.
-//   - It takes another one's after waiting, on the GPU, for the event behind the last free there.
-//   - Where no single range is large enough, it waits for all and joins them.
+//   - A stream reuses its own free memory at once.
+//   - It takes that of another stream after waiting, on the GPU, for the event behind the last free
+//     there.
+//   - If no single range is large enough, it waits for all streams and joins their ranges.
 #pragma once
 
 #include <mutex>
@@ -44,7 +45,7 @@ class FixedPool final : public PlainResource {
 
     mutable std::mutex lock_;
     Slab slab_;
-    RangeSet unused_;                                 // never handed out: no order to keep
+    RangeSet unused_;                                 // never handed out: needs no wait
     std::unordered_map<std::uint64_t, Freed> freed_;  // by stream id
 };
 

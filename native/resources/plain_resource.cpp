@@ -1,4 +1,4 @@
-// The account of live blocks, and the order of frees.
+// The table of live blocks, and the point of each free.
 #include "resources/plain_resource.h"
 
 #include <utility>
@@ -73,8 +73,8 @@ bool PlainResource::free(std::uint64_t address, std::optional<std::uint64_t> byt
     return false;
 }
 
-// The stream of the allocation, or what stands for it where that one has ended or is another
-// thread's.
+// The stream of the allocation. If that has ended, or is another thread's default stream: the
+// legacy default stream, behind the work of the other.
 bool PlainResource::point_of_free(const Block& block, StreamRef& at, Failure& why) {
     CUevent end = nullptr;
     has_ended(block.stream.id, end);
@@ -103,8 +103,7 @@ bool PlainResource::can_name(const StreamRef& stream) {
     return call().cuStreamGetId(stream.handle, &id) == CUDA_SUCCESS && id == stream.id;
 }
 
-// Of our own streams the binding knows the device, and they are told of; a foreign one may be of
-// any context.
+// The bindings know the device of our own streams; a foreign stream may be of any context.
 bool PlainResource::is_usable(const StreamRef& stream, Failure& why) {
     if (stream.durable) return true;
     CUcontext context = nullptr;
@@ -114,7 +113,7 @@ bool PlainResource::is_usable(const StreamRef& stream, Failure& why) {
     return no(why, Failure::Kind::bad_value, "the stream is of another context than the " + name_);
 }
 
-// In a forked child before all else: locks may be held by threads that are not there.
+// The fork first: in a child, locks may be held by threads that do not exist there.
 bool PlainResource::is_open(Failure& why) const {
     if (forked()) {
         why = Failure::forked("the " + name_);

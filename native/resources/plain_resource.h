@@ -1,13 +1,13 @@
-// Plain resources of device memory: what they share. One class each gives the memory; this one
-// keeps the account of live blocks, finds the point at which a block is freed, and says no.
+// What the plain resources of device memory share. A class for each supplies the memory; this one
+// keeps the table of live blocks, finds the point at which a block is freed, and reports errors.
 //
-//   direct       every block from the driver, and back at once
+//   direct       every block straight from the driver
 //   driver_pool  the driver's own pool, in stream order
 //   fixed_pool   one sized slab, best fit
 //   arena        one sized slab, superblocks of it for each stream
 //
-// Safe to use from any thread. They are not fast and not meant to be: the account alone costs a
-// lock and a hash table.
+// Safe to use from any thread. They are not fast and not meant to be: the table alone costs a lock
+// and a hash lookup.
 #pragma once
 
 #include <array>
@@ -38,16 +38,16 @@ class PlainResource : public Resource {
     bool free(std::uint64_t address, std::optional<std::uint64_t> bytes,
               const std::optional<StreamRef>& stream, Failure& why) final;
     bool close(Failure& why) final;
-    // The same whatever is live: nobody can reach this any more.
+    // Closes even while blocks are live: nobody can use them any more.
     void end();
     bool closed() const final { return closed_.load(std::memory_order_acquire); }
-    // A child that was forked off the process of this: it may do nothing with it.
+    // True in a child forked from the process of this resource: the child cannot use it.
     bool forked() const { return fork_.forked(); }
 
     std::uint64_t live_blocks() const;
     std::uint64_t live_bytes() const final;
     std::uint64_t reserved_bytes() const override { return live_bytes(); }
-    // Taken from the driver, and serving no block.
+    // Bytes taken from the driver that no block uses.
     virtual std::uint64_t free_bytes() const { return 0; }
 
     bool uses(const DriverTable& call) const final { return &call == &driver_->call(); }
@@ -60,11 +60,11 @@ class PlainResource : public Resource {
         StreamRef stream;
     };
 
-    // What a resource is made of; called with its context current. Bytes are 1 to the largest
-    // request. give(): all use of the block is ordered before this point of stream `at`.
+    // What a derived class implements; called with the context current. `bytes` is 1 to the largest
+    // request. give(): all use of the block is ordered before the current point of stream `at`.
     virtual std::uint64_t take(std::uint64_t bytes, StreamRef stream, Failure& why) = 0;
     virtual bool give(std::uint64_t address, const Block& block, StreamRef at, Failure& why) = 0;
-    // No block is live, and none will be.
+    // Called once, when no block is live and none will be.
     virtual void give_back_everything() = 0;
 
     const DriverTable& call() const { return driver_->call(); }
@@ -72,9 +72,9 @@ class PlainResource : public Resource {
     const std::string& name() const { return name_; }
     // Later work of one stream waits for what another one holds now. The host does not wait.
     bool wait_on_gpu(CUstream later, CUstream earlier, Failure& why);
-    // Whether the stream can be named from this thread, now.
+    // Whether the stream's handle still means that stream on this thread.
     bool can_name(const StreamRef& stream);
-    // `call` refused: out of memory where the code says so.
+    // `call` failed with this code; out of memory if that is what the code says.
     bool refuse(CUresult code, const char* call, std::uint64_t bytes, Failure& why);
     bool out_of_memory(std::uint64_t bytes, const std::string& what, Failure& why);
 

@@ -1,4 +1,4 @@
-// One piece of device memory that a resource hands out in parts, and tells the checker of.
+// One allocation that a resource hands out in parts. The checker knows it as a region of blocks.
 #pragma once
 
 #include "base/checker.h"

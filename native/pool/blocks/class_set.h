@@ -1,4 +1,4 @@
-// Some of the size classes: a bit for each.
+// A set of size classes: one bit for each.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ class ClassSet {
   public:
     void set(ClassIndex index) { word_of(index) |= bit_of(index); }
     void clear(ClassIndex index) { word_of(index) &= ~bit_of(index); }
-    // The first from this on; kClasses: there is none.
+    // The first class of the set from this one on; kClasses: there is none.
     ClassIndex next(ClassIndex from) const {
         for (std::size_t word = from / 64; word < words_.size(); ++word, from = 0) {
             const std::uint64_t ahead = words_[word] >> from % 64;

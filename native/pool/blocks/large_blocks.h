@@ -1,4 +1,4 @@
-// Blocks of whole pages: each is an extent, and has a record of its own.
+// Blocks of whole pages: each is an extent with a record of its own.
 #pragma once
 
 #include <mutex>
@@ -11,11 +11,12 @@
 
 namespace vramkit::pool {
 
-// Whoever makes, ends, cuts or joins blocks is the only one that has their memory, and holds the
-// pool's lock or that of the stream cache they lie on.
+// A caller that makes, ends, cuts or joins blocks owns their memory, and holds the pool's lock or
+// that of the stream cache that they are in.
 class LargeBlocks {
   public:
-    // Records without a block, for the next cuts: threads of different streams then do not meet.
+    // Records without a block, kept for the next cuts: threads of different streams then do not
+    // contend for the lock.
     using Spare = std::vector<Slab*>;
 
     explicit LargeBlocks(PageMap& pages) : page_map_(pages) {}
@@ -35,7 +36,7 @@ class LargeBlocks {
         const std::lock_guard guard(lock_);
         remove(slab);
     }
-    // The block keeps `bytes` in front. The rest is another one.
+    // The block keeps its first `bytes`. The rest becomes another block, which is returned.
     BlockRef cut(BlockRef block, std::uint64_t bytes, Spare& spare) {
         const Extent whole = block.slab->extent();
         const Extent behind{whole.address + bytes, whole.bytes - bytes};
@@ -49,8 +50,8 @@ class LargeBlocks {
         set_bytes(*block.slab, bytes);
         return rest;
     }
-    // Neighbours in order of address become one block, the first. There is room for the records of
-    // the others.
+    // Neighbours in order of address become one block, the first. `spare` must have room for the
+    // records of the others.
     BlockRef join(std::span<const BlockRef> blocks, Spare& spare) {
         std::uint64_t bytes = 0;
         for (const BlockRef& block : blocks) bytes += block.bytes();
@@ -62,14 +63,14 @@ class LargeBlocks {
         set_bytes(*blocks[0].slab, bytes);
         return blocks[0];
     }
-    // Keeps so many of the records for cuts.
+    // Gives back all but `most` of the spare records.
     void keep(Spare& spare, std::size_t most) {
         if (spare.size() <= most) return;
         const std::lock_guard guard(lock_);
         for (; spare.size() > most; spare.pop_back()) remove(*spare.back());
     }
 
-    // Those without a block too.
+    // All records, also those without a block.
     std::size_t records() const {
         const std::lock_guard guard(lock_);
         return used_.size();
@@ -106,7 +107,7 @@ class LargeBlocks {
     PageMap& page_map_;
     mutable std::mutex lock_;
     SlabRecords records_;
-    std::vector<std::unique_ptr<Slab>> used_;  // each knows its slot
+    std::vector<std::unique_ptr<Slab>> used_;  // `slot` of each is its index here
 };
 
 }  // namespace vramkit::pool

@@ -13,7 +13,7 @@ namespace vramkit::pool {
 
 class PageMap {
   public:
-    // The table takes host memory only where it is written. Null: there is none.
+    // Only the written parts of the table take host memory. Null: out of host memory.
     static std::unique_ptr<PageMap> over(std::uint64_t base, std::uint64_t bytes) {
         const std::size_t size = bytes / kSpan * sizeof(Entry);
         void* const table = mmap(nullptr, size, PROT_READ | PROT_WRITE,
@@ -30,10 +30,10 @@ class PageMap {
         if (address - base_ >= bytes_.load(std::memory_order_relaxed)) return nullptr;
         return table_[(address - base_) / kSpan].load(std::memory_order_acquire);
     }
-    // Of a large block only the start is entered: no other address of it may be freed.
+    // Of a large block only the first entry is set: no other address of it may be freed.
     void enter(Slab& slab) { set(slab, &slab); }
     void remove(const Slab& slab) { set(slab, nullptr); }
-    // Every address is foreign from now on.
+    // Every address counts as foreign from now on.
     void shut() { bytes_.store(0, std::memory_order_relaxed); }
 
   private:

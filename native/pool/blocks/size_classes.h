@@ -1,4 +1,4 @@
-// Size classes: which sizes of blocks there are, and which of them serves a request.
+// Size classes: the sizes of blocks, and which class serves a request.
 //
 // fine   multiples of 256 bytes up to 2 KiB, then eight classes to each doubling. From 2 KiB on a
 //        block is at most 12.5 % larger than the request, and from the page size on a multiple of
@@ -18,7 +18,7 @@ namespace vramkit::pool {
 
 using ClassIndex = std::uint32_t;
 
-inline constexpr std::uint64_t kSpan = std::uint64_t{64} << 10;  // slabs lie on multiples of it
+inline constexpr std::uint64_t kSpan = std::uint64_t{64} << 10;  // slabs are aligned to it
 inline constexpr std::uint64_t kLargestPowerOfTwoClass = std::uint64_t{1} << 20;
 inline constexpr ClassIndex kClasses = 8 + 8 * 29;  // up to kLargestRequest
 
@@ -56,7 +56,7 @@ constexpr ClassIndex class_served_by(std::uint64_t bytes) {
     return fine_class_bytes(index) > bytes ? index - 1 : index;
 }
 
-// Which class serves what would be of each fine class: the settings in one table.
+// Which class serves a request, by its fine class: size_classes and alignment as one table.
 class ClassMap {
   public:
     ClassMap(SizeClasses classes, std::uint64_t alignment) {

@@ -1,5 +1,5 @@
 // Slabs are made on the lowest free spans and dissolve when their last block comes back, so that
-// segments at the far end become free.
+// segments at high addresses become free.
 #include "pool/blocks/slabs.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ std::unique_ptr<Slab> SlabRecords::take(std::uint64_t block_bytes, std::uint32_t
     auto& list = spare_[spread][bits];
     std::unique_ptr<Slab> slab;
     if (list.empty()) {
-        // Room for all of them here, so that to give one back needs no memory.
+        // Room for all of them, so that give() needs no memory.
         list.reserve(++made_[spread][bits]);
         slab = std::make_unique<Slab>(spread, bits);
     } else {
@@ -81,7 +81,7 @@ bool Slabs::make(ClassIndex index, std::uint64_t count) {
         page_map_.enter(*slab);
         untouched_.emplace(slab->address, slab.get());
         slabs_.emplace(slab->address, std::move(slab));
-        use(*segment, at, spans, true);  // last: the walk ends here
+        use(*segment, at, spans, true);  // last: it may change the map that the loop walks
         return true;
     }
     return false;
@@ -110,7 +110,7 @@ void Slabs::add_segment(Extent extent) {
 
 std::vector<Extent> Slabs::take_free_segments(bool dissolve_idle) {
     if (dissolve_idle) {
-        // One that a block was taken from and given back to has dissolved by itself.
+        // Other wholly idle slabs dissolved when their last block came back.
         for (const auto& [address, slab] : untouched_) dissolve(*slab);
         untouched_.clear();
     }

@@ -42,13 +42,13 @@ struct Segment {
     }
 };
 
-// Records of slabs, spare ones first. None goes before the pool: a pointer that is freed twice,
-// while another thread gives its slab's memory back, must find a record that says "not in use". Any
-// record serves later slabs of as many blocks or a little fewer, so that there are no more than
-// there were slabs at one time, size by size.
+// Records of slabs, reused where possible. None is deleted before the pool: a pointer that is freed
+// twice, while another thread gives the slab's memory back, must find a record that says "not in
+// use". A record serves later slabs with the same number of blocks, rounded up to a power of two,
+// so there are never more than the most slabs of each size at one time.
 class SlabRecords {
   public:
-    // Of `count` blocks, all idle.
+    // A record for `count` blocks, all idle.
     std::unique_ptr<Slab> take(std::uint64_t block_bytes, std::uint32_t count);
     void give(std::unique_ptr<Slab> slab);
 
@@ -62,7 +62,7 @@ class SlabRecords {
     BySize<std::size_t> made_{};
 };
 
-// With the pool's lock. Makes no driver call: segments are brought and taken away by the pool.
+// With the pool's lock. Makes no driver call: the pool adds and takes away segments.
 class Slabs {
   public:
     Slabs(PageMap& pages, SlabRecords& records) : page_map_(pages), records_(records) {}
@@ -81,7 +81,7 @@ class Slabs {
         if (slab.idle.empty()) unlist(slab);
         return block;
     }
-    // The block is nobody's any more. True: with it its segment is wholly free.
+    // The block becomes idle. True: its segment is now wholly free.
     bool give(BlockRef block) {
         Slab& slab = *block.slab;
         block.block().set(State::idle, 0, 0);
@@ -93,7 +93,7 @@ class Slabs {
     // A slab of about `count` blocks on free spans. False: no segment has room.
     bool make(ClassIndex index, std::uint64_t count);
     void add_segment(Extent extent);
-    // Whatever segments are wholly free; slabs that are wholly idle dissolve first where asked to.
+    // Takes all segments that are wholly free. dissolve_idle: wholly idle slabs dissolve first.
     std::vector<Extent> take_free_segments(bool dissolve_idle);
 
     std::size_t idle_blocks(ClassIndex index) const { return idle_[index]; }
@@ -123,8 +123,8 @@ class Slabs {
     SlabRecords& records_;
     std::map<std::uint64_t, std::unique_ptr<Segment>> segments_;  // by address
     std::map<std::uint64_t, std::unique_ptr<Slab>> slabs_;        // by address
-    // Of these, by address: what has a free span, what is wholly free, what no block was taken
-    // from.
+    // Subsets by address: segments with a free span, wholly free ones, and slabs that no block was
+    // taken from.
     std::map<std::uint64_t, Segment*> with_room_, free_;
     std::map<std::uint64_t, Slab*> untouched_;
     std::array<std::vector<Slab*>, kClasses> with_idle_;

@@ -1,4 +1,4 @@
-// The thread, and its end when the process exits: the driver must not be called while it goes.
+// The thread, which is stopped when the process exits: it must not call a driver that shuts down.
 #include "pool/maintenance/background_thread.h"
 
 #include <pthread.h>
@@ -42,7 +42,7 @@ class BackgroundThread::Thread : public std::enable_shared_from_this<Thread> {
     void run();
 
     const Work work_;
-    std::mutex lock_;  // before that of all that run
+    std::mutex lock_;  // taken before Running::lock
     std::condition_variable wanted_, ended_;
     bool woken_ = false;
     bool stopping_ = false;
@@ -52,7 +52,7 @@ class BackgroundThread::Thread : public std::enable_shared_from_this<Thread> {
 
 namespace {
 
-// A pool that was just made is about to be used, by a thread that need not find it at work.
+// A new pool is about to be used: the background thread keeps out of the way at first.
 constexpr std::chrono::milliseconds kBeforeTheFirst{10};
 constexpr std::chrono::seconds kAfterFailure{1};
 
@@ -69,7 +69,7 @@ void BackgroundThread::stop() { thread_->stop(); }
 
 // Registered after the driver was opened, so that it runs before the driver's own end.
 void BackgroundThread::Thread::stop_all_at_exit() {
-    // In a fork the threads are not there, and the lock may be held by one of them.
+    // In a forked child the threads do not exist, and one of them may hold the lock.
     if (fork_count() > 0) return;
     std::vector<std::shared_ptr<Thread>> threads;
     {
@@ -101,7 +101,7 @@ void BackgroundThread::Thread::start() {
         thread_ = std::thread([this] { run(); });
         stage_ = Stage::running;
     } catch (const std::system_error&) {
-        // No thread is to be had; the next growth tries again.
+        // No thread could be started; the next growth tries again.
         running().threads.pop_back();
     }
 }
@@ -139,8 +139,8 @@ void BackgroundThread::Thread::run() {
         try {
             pause = std::chrono::nanoseconds(work_());
         } catch (const std::exception&) {
-            // Most likely no host memory: nobody waits for this work, and the program is not ours
-            // to end.
+            // Most likely out of host memory. Nothing depends on this work, so try again later; a
+            // library must not end the program.
             pause = kAfterFailure;
         }
         guard.lock();

@@ -1,4 +1,4 @@
-// The pool's background thread: calls a function again and again, and when it is woken.
+// The pool's background thread: calls a function periodically, and when it is woken.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace vramkit::pool {
 
 class BackgroundThread {
   public:
-    // What it does; returns how many nanoseconds to wait before the next time. What it throws is
-    // taken for a bad moment: it is called again a second later.
+    // The function; returns how many nanoseconds to wait before the next call. If it throws, it is
+    // called again a second later.
     using Work = std::function<std::int64_t()>;
 
     explicit BackgroundThread(Work work);
@@ -18,17 +18,17 @@ class BackgroundThread {
     BackgroundThread(const BackgroundThread&) = delete;
     BackgroundThread& operator=(const BackgroundThread&) = delete;
 
-    // The thread, where there is none. Without one to be had the pool does without: nothing depends
-    // on it but the return of idle memory.
+    // Starts the thread if it does not run. If that fails, the pool works without it: only the
+    // return of idle memory depends on it.
     void start();
-    // The same; it works now.
+    // The same, and calls the function now.
     void wake();
-    // Ends the thread and waits for it, whoever else does so too. Not from the work itself.
+    // Ends the thread and waits for it; several threads may do so. Not from the function itself.
     void stop();
 
   private:
     class Thread;
-    // The exit of the process may still end the thread when the background thread goes.
+    // Shared: the exit handler may still stop the thread when this object is destroyed.
     const std::shared_ptr<Thread> thread_;
 };
 

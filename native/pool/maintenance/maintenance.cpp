@@ -1,4 +1,4 @@
-// Decay, defragmentation and mapping ahead.
+// Decay, defragmentation, and segments mapped ahead of need.
 #include "pool/maintenance/maintenance.h"
 
 #include <algorithm>
@@ -64,15 +64,15 @@ ClassIndex Maintenance::largest_asked_for() const {
     return std::max(largest_before_, parts_.threads.largest_asked_for());
 }
 
-// What nobody needed since the last look, half a decay time ago: from thread caches to stream
-// caches, and from there as soon as its work is done.
+// Blocks that were not needed since the last decay, half a decay time ago: those of thread caches
+// go to the stream caches, those of stream caches become idle when their work is done.
 void Maintenance::decay() {
     parts_.threads.decay();
     for (const auto& cache : parts_.streams.caches()) {
         const std::lock_guard guard(cache->lock);
         bool any = false;
         for (StreamCache::Bin& bin : cache->bins) {
-            // The oldest go, though those of the threads came last: only their number matters.
+            // The oldest leave, although those of the threads came last: only the count matters.
             bin.leaving =
                 std::min(bin.blocks.size(), std::max(bin.leaving, bin.low) + bin.unneeded);
             bin.unneeded = 0;
@@ -83,7 +83,7 @@ void Maintenance::decay() {
     }
 }
 
-// True: some wait for their fences.
+// True: some blocks still wait for their fences.
 bool Maintenance::collect_leaving() {
     bool awaited = false;
     for (const auto& each : parts_.streams.caches()) {
@@ -101,7 +101,7 @@ bool Maintenance::collect_leaving() {
     return awaited;
 }
 
-// Of the background thread: one step, and the time until the next.
+// The function of the background thread: one step, and the time until the next.
 std::int64_t Maintenance::work() {
     if (fork_.forked()) return kSeldom;
     if (step()) return kSoon;

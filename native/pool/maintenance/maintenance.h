@@ -1,4 +1,4 @@
-// What a pool does with time: by its background thread, or by step().
+// What a pool does over time, on its background thread or by step().
 #pragma once
 
 #include <atomic>
@@ -14,21 +14,22 @@ namespace vramkit::pool {
 
 class Maintenance {
   public:
-    // The lock is the pool's, and `closed` says that it was closed.
+    // The lock is the pool's; `closed` says whether the pool was closed.
     Maintenance(Parts& parts, BriefMutex& lock, const std::atomic<bool>& closed)
         : parts_(parts), lock_(lock), closed_(closed), thread_([this] { return work(); }) {}
     Maintenance(const Maintenance&) = delete;
     Maintenance& operator=(const Maintenance&) = delete;
 
-    // Once: idle memory back after its time, joined where it is in pieces, and some mapped ahead.
-    // True: events are awaited, and more is to do soon.
+    // One round: gives idle memory back after its decay time, joins fragmented idle memory, and
+    // maps a segment ahead if one is wanted. True: fences are pending, call again soon.
     bool step();
-    // With the pool's lock, after what may have taken memory from the driver: the thread, where the
-    // pool has one, is started or woken.
+    // With the pool's lock, after memory may have been taken from the driver: starts or wakes the
+    // thread, if the pool has one.
     void notice();
-    // With the pool's lock: settings that count time have changed.
+    // With the pool's lock: the settings are about to change.
     void configure(const Config& config);
-    // The largest class asked for lately. With the pool's lock.
+    // The largest class asked for in this defragmentation interval or the one before. With the
+    // pool's lock.
     ClassIndex largest_asked_for() const;
     // Ends the thread and waits for it. Not with the pool's lock.
     void stop() { thread_.stop(); }
@@ -43,7 +44,7 @@ class Maintenance {
     const std::atomic<bool>& closed_;
     const ForkGuard fork_;
     std::int64_t next_decay_ = 0, next_defrag_ = 0;  // 0: at the next step
-    ClassIndex largest_before_ = 0;                  // asked for in the interval before
+    ClassIndex largest_before_ = 0;                  // of the interval before
     BackgroundThread thread_;                        // last: it ends first
 };
 

@@ -31,7 +31,7 @@ std::unique_ptr<Addresses> Addresses::reserve(const DriverTable& call, std::uint
 std::unique_ptr<Addresses> Addresses::allocate(const DriverTable& call, std::uint64_t bytes,
                                                Failure& why) {
     std::unique_ptr<Addresses> made(new Addresses(call));
-    // The driver promises no alignment to a page: one more makes room for it.
+    // The driver does not promise page alignment: one page more makes room for it.
     if (failed(call.cuMemAlloc_v2(&made->allocation_, bytes + kPage), "cuMemAlloc_v2", why)) {
         return nullptr;
     }
@@ -39,7 +39,7 @@ std::unique_ptr<Addresses> Addresses::allocate(const DriverTable& call, std::uin
     return made;
 }
 
-// From here on they are given back in the end, whatever fails.
+// From here on the destructor gives them back, whatever fails.
 void Addresses::own(std::uint64_t base, std::uint64_t bytes) {
     base_ = base;
     bytes_ = bytes;

@@ -1,7 +1,7 @@
 // The pool's addresses: one range, and the holes in it.
 //
-// The range is a reservation, where memory is mapped, or, for tools that know no other memory
-// (nvtx.h), one allocation of the driver.
+// The range is a reservation that memory is mapped into. With NVTX it is one allocation of the
+// driver, since the tools know no other memory (nvtx.h).
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace vramkit::pool {
 // Sizes and addresses are multiples of kPage. Called with the pool's lock held.
 class Addresses {
   public:
-    // Four times the card: addresses cost nothing, and a hole between extents of different sizes
-    // then hardly ever matters.
+    // Four times the card's memory: addresses cost nothing, and holes between extents of different
+    // sizes then hardly ever matter.
     static std::unique_ptr<Addresses> reserve(const DriverTable& call, std::uint64_t card_bytes,
                                               Failure& why);
-    // `bytes` with their memory, by one cuMemAlloc.
+    // `bytes` that have memory, by one cuMemAlloc.
     static std::unique_ptr<Addresses> allocate(const DriverTable& call, std::uint64_t bytes,
                                                Failure& why);
     ~Addresses() { release(); }
@@ -29,9 +29,9 @@ class Addresses {
 
     std::uint64_t base() const { return base_; }
     std::uint64_t bytes() const { return bytes_; }  // 0: given back
-    // Memory is behind them all: none is mapped, and none moves.
+    // All addresses have memory: nothing is mapped or moved.
     bool have_memory() const { return allocation_ != 0; }
-    std::uint64_t allocation() const { return allocation_; }  // its start, at or below base()
+    std::uint64_t allocation() const { return allocation_; }  // start of it, at or below base()
     std::uint64_t allocation_bytes() const { return bytes_ + kPage; }
 
     // The start of the smallest hole that fits, then the lowest. 0: none fits.
@@ -43,10 +43,10 @@ class Addresses {
     void give(std::uint64_t address, std::uint64_t bytes) { holes_.insert(address, bytes); }
     const RangeSet& holes() const { return holes_; }
 
-    // Gives the range back; nothing may be mapped in it. Where the driver refuses, the end tries
-    // again.
+    // Gives the range back; nothing may be mapped in it. If the driver refuses, the destructor
+    // tries again.
     void release();
-    // The driver no longer knows the range.
+    // After a reset: the driver no longer knows the range.
     void forget();
 
   private:

@@ -1,4 +1,4 @@
-// Memory of the pool: taken from the driver, put together where it is short, got ready ahead.
+// Memory of the pool: taken from the driver, joined when it is short, mapped ahead of need.
 #include "pool/memory/device_memory.h"
 
 #include <algorithm>
@@ -10,13 +10,14 @@
 namespace vramkit::pool {
 namespace {
 
-// Of what the pool may have: the largest handle, and the least that this is.
+// A new handle has at most this part of what the pool may have, but this limit is never below
+// kLeastHandle.
 constexpr std::uint64_t kHandlePart = 512;
 constexpr std::uint64_t kLeastHandle = 2 * kPage;
-// Up to this part a pool is small, and cuts handles of so many times what it needs.
+// A pool that uses at most this part is small: it cuts handles of up to kSmallCut times the need.
 constexpr std::uint64_t kSmallPart = 16;
 constexpr std::uint64_t kSmallCut = 8;
-// Unmapped, or given back, in one step of the background: about 20 and 40 us each with the pool's
+// Handles unmapped, or given back, in one maintenance step: about 20 and 40 us each with the pool's
 // lock held.
 constexpr std::size_t kUnmapsAtOnce = 64;
 constexpr std::size_t kReleasesAtOnce = 32;
@@ -44,7 +45,7 @@ bool DeviceMemory::open(const Config& config, Failure& why) {
     }
     large_ = std::make_unique<LargeBlocks>(*page_map_);
     slabs_ = std::make_unique<Slabs>(*page_map_, records_);
-    // Last: what has them is whole, and ends as a whole.
+    // Last: is_open() goes by it.
     extents_ = std::make_unique<Extents>(card_.call, card_.device, *addresses_);
     configure(config);
     return true;
@@ -57,13 +58,13 @@ void DeviceMemory::configure(const Config& config) {
     if (extents_ != nullptr) extents_->set_handle_bytes(handle_bytes());
 }
 
-// What is cut keeps its handle, and later all of the pool's memory may have to be put together: so
-// a large pool cuts none for less than itself.
+// A handle that is cut can neither move nor be released, and a large pool may have to move all its
+// memory later: so it cuts no handle that is larger than the request.
 std::uint64_t DeviceMemory::cut_up_to(std::uint64_t bytes) const {
     return extents_->mapped() <= most_bytes_ / kSmallPart ? kSmallCut * bytes : bytes;
 }
 
-// Small ones are put together without loss, large ones with few driver calls. Of this size few are
+// Small handles can be joined without waste, large ones with few driver calls. Of this size few are
 // cut, and the whole pool takes as many calls on a large card as on a small one.
 std::uint64_t DeviceMemory::handle_bytes() const {
     return std::max(round_up(most_bytes_ / kHandlePart, kPage), kLeastHandle);
@@ -79,7 +80,7 @@ void DeviceMemory::add_direct(std::uint64_t bytes) {
     peak_reserved_ = std::max(peak_reserved_, reserved());
 }
 
-// About a thousandth of what there is: few growths serve a large pool, and no program notices one.
+// About a thousandth of the card: a large pool grows seldom, and a segment is small to any program.
 std::uint64_t DeviceMemory::next_segment_bytes() const {
     return std::clamp(most_bytes_ / 1024 / kPage * kPage, kPage, Segment::kMost);
 }
@@ -147,7 +148,7 @@ void DeviceMemory::free_segments(bool dissolve_idle) {
 BlockRef DeviceMemory::grow(ClassIndex index, std::uint64_t bytes, std::uint64_t batch,
                             Failure& why) {
     if (!is_large(index)) return add_segment(why) ? take_idle(index, batch) : BlockRef{};
-    // Where the class does not fit, what was asked for may.
+    // If the class does not fit, the exact size may.
     for (const std::uint64_t size : {class_bytes(index), round_up(bytes, kPage)}) {
         if (size > may_grow()) {
             why = Failure::out_of_memory();
@@ -163,7 +164,7 @@ BlockRef DeviceMemory::grow(ClassIndex index, std::uint64_t bytes, std::uint64_t
     return {};
 }
 
-// What the driver no longer gives is cut out of handles that are too large.
+// If the driver has no more memory, the last resort is to cut handles that are too large.
 BlockRef DeviceMemory::put_together(ClassIndex index, std::uint64_t bytes, std::uint64_t batch,
                                     Failure& why) {
     const auto release_and_grow = [&](std::uint64_t room) {
@@ -192,7 +193,7 @@ BlockRef DeviceMemory::put_together(ClassIndex index, std::uint64_t bytes, std::
         }
     }
     if (!extent && extents_->movable() + may_grow() >= exact) {
-        // Where nothing moves, what is idle may be long enough with the holes beside it.
+        // With fixed memory, idle extents may be long enough together with the holes beside them.
         const BlockRef block = release_and_grow(is_fixed() ? extents_->idle() : exact);
         if (block.slab != nullptr) return block;
     }
@@ -219,7 +220,7 @@ bool DeviceMemory::preallocate(ClassIndex index, std::uint64_t count, Failure& w
     return true;
 }
 
-// Taken and given back together, so that none is counted twice.
+// All are taken before any is given back, so that none is counted twice.
 bool DeviceMemory::preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& why) {
     std::vector<Extent> ready;
     while (ready.size() < count) {
@@ -263,15 +264,15 @@ bool DeviceMemory::unmap_old() { return extents_->unmap_old(kUnmapsAtOnce); }
 
 void DeviceMemory::unmap_all_old() { extents_->unmap_old(kEveryMapping); }
 
-// The thread that needs the next segment shall find it mapped.
+// So that the thread that needs the next segment finds it mapped.
 void DeviceMemory::look_ahead() {
     if (segment_wanted_ || has_segment_ahead()) return;
     segment_wanted_ = newly_wanted_ = true;
 }
 
-// Half of one is enough: whoever makes only a few blocks needs no other, and is not disturbed.
+// Half a segment is enough: a program with few blocks then needs no other.
 bool DeviceMemory::has_segment_ahead() const {
-    // What is much longer than a segment need not become one.
+    // An extent much longer than a segment is not counted: it may serve large blocks.
     const std::uint64_t bytes = next_segment_bytes();
     return extents_->idle_smaller_than(2 * bytes + 1) + slabs_->free_span_bytes() >= bytes / 2;
 }
@@ -283,7 +284,7 @@ void DeviceMemory::map_ahead() {
     size_t free = 0, total = 0;
     if (!segment_wanted_ || bytes > may_grow()) return;
     if (card_.call.cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS) return;
-    // Not the last of the card: others live there too.
+    // Leave the last part of the card to other programs.
     if (free < total / 16) return;
     Failure why;
     if (const std::optional<Extent> extent = extents_->create(bytes, why)) {
@@ -295,7 +296,7 @@ void DeviceMemory::map_ahead() {
 
 void DeviceMemory::give_addresses_back() {
     if (addresses_ == nullptr) return;
-    if (nvtx_ != nullptr) nvtx_->clear();  // a tool has no heap in memory that is gone
+    if (nvtx_ != nullptr) nvtx_->clear();  // no heap may remain in memory that is gone
     addresses_->release();
 }
 

@@ -1,4 +1,4 @@
-// Memory that a pool has from the driver: mapped, cut into blocks, and nobody's until it is taken.
+// Memory that a pool took from the driver: mapped, cut into blocks, idle until it is handed out.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@
 
 namespace vramkit::pool {
 
-// With the pool's lock, in its context, where nothing else is said.
+// With the pool's lock, in its context, unless stated otherwise.
 class DeviceMemory {
   public:
     // `counters` are those of slow paths.
@@ -26,61 +26,61 @@ class DeviceMemory {
     DeviceMemory(const DeviceMemory&) = delete;
     DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-    // Takes addresses for all that the card has. False and the reason: there is nothing to end.
+    // Reserves the addresses. False and the reason on failure; nothing needs to be closed then.
     bool open(const Config& config, Failure& why);
     // False: open() failed, or has not been called.
     bool is_open() const { return extents_ != nullptr; }
     void configure(const Config& config);
 
-    // Idle memory, without a driver call: a block of the class, from a new slab where none has one.
-    // Null slab: there is none.
+    // An idle block of the class, without a driver call; makes a new slab if none has one. Null
+    // slab: there is none.
     BlockRef take_idle(ClassIndex index, std::uint64_t batch);
-    // The same from slabs that are there.
+    // The same from existing slabs.
     BlockRef take_more(ClassIndex index) { return slabs_->take(index); }
-    // The block is nobody's: all its work is done.
+    // The block becomes idle: all its work is done.
     void give_idle(BlockRef block);
-    // Segments without a block in use become idle extents; slabs that are wholly idle dissolve
-    // first where asked to.
+    // Segments without a block in use become idle extents. dissolve_idle: wholly idle slabs
+    // dissolve first.
     void free_segments(bool dissolve_idle);
     // New memory from the driver.
     BlockRef grow(ClassIndex index, std::uint64_t bytes, std::uint64_t batch, Failure& why);
-    // Idle memory of other sizes, mapped side by side; what is too large for that goes back to the
-    // driver, and what is needed is taken again.
+    // Idle memory of other sizes, remapped side by side; if that fails, idle memory goes back to
+    // the driver and new memory is taken.
     BlockRef put_together(ClassIndex index, std::uint64_t bytes, std::uint64_t batch, Failure& why);
-    // What a stream has freed, at new addresses for the same stream, while its work may be under
-    // way (remap.cpp).
+    // Memory that a stream has freed, remapped for the same stream, while its work may still run
+    // (remap.cpp).
     BlockRef put_together_own(const std::shared_ptr<StreamCache>& stream_cache, std::uint64_t bytes,
                               Failure& why);
-    // A large block for the stream out of what it has free, joined and split (split_join.cpp). From
+    // A large block for the stream, split from or joined of its free ones (split_join.cpp). From
     // any thread, with no lock held.
     BlockRef split_or_join(StreamCache& stream_cache, ClassIndex index, std::uint64_t cut_up_to);
-    // Blocks for later, all or as many as there is memory for. False and the reason: not all.
+    // Makes blocks for later, as many as there is memory for. False and the reason: not all.
     bool preallocate(ClassIndex index, std::uint64_t count, Failure& why);
-    // How many of a class could be had at most, those that are idle included.
+    // How many blocks of a class there can be at most, with those that are idle already.
     std::uint64_t could_have(ClassIndex index, std::uint64_t card_free) const;
 
-    // Gives memory back to the driver that is idle since before that time; at most so many handles.
-    // The bytes that went; `more`: others could go.
+    // Gives memory back to the driver that became idle before that time: all of it, or a few
+    // handles; `more`: others are left. Returns the bytes released.
     std::uint64_t release_idle(std::int64_t idle_before);
     std::uint64_t release_some(std::int64_t idle_before, bool& more);
-    // Brings all idle memory side by side. The bytes that moved.
+    // Remaps all idle memory side by side. Returns the bytes moved.
     std::uint64_t join_idle(Failure& why);
-    // Unmaps what has moved away. True: nothing is left to unmap.
+    // Unmaps some old mappings of moved memory. True: none are left.
     bool unmap_old();
     void unmap_all_old();
-    // The next segment, where one is wanted and the card has room.
+    // Maps the next segment, if one is wanted and the card has room.
     void map_ahead();
     void want_segment(bool wanted) { segment_wanted_ = wanted; }
-    // Since the last question: memory was taken from the driver; a segment is wanted ahead.
+    // Since the last call: whether memory was taken from the driver; a segment became wanted.
     bool take_grown() { return std::exchange(grown_, false); }
     bool take_newly_wanted() { return std::exchange(newly_wanted_, false); }
 
-    // Straight from the driver, without addresses of ours (direct_blocks.h).
+    // Counts memory straight from the driver, outside of our addresses (direct_blocks.h).
     void add_direct(std::uint64_t bytes);
     void remove_direct(std::uint64_t bytes) { direct_bytes_ -= bytes; }
     // Bytes that may still be taken from the driver.
     std::uint64_t may_grow() const;
-    // Whole handles of how many bytes are cut for so many. From any thread.
+    // The largest handle that may be cut for a request of so many bytes. From any thread.
     std::uint64_t cut_up_to(std::uint64_t bytes) const;
 
     std::uint64_t most_bytes() const { return most_bytes_; }  // from any thread
@@ -88,7 +88,7 @@ class DeviceMemory {
     std::uint64_t reserved() const { return mapped() + direct_bytes_; }
     std::uint64_t peak_reserved() const { return peak_reserved_; }
     void reset_peak() { peak_reserved_ = reserved(); }
-    // Where nothing moves, since the addresses have memory of their own.
+    // Memory cannot move: the addresses are one allocation.
     bool is_fixed() const { return addresses_->have_memory(); }
     const Addresses& addresses() const { return *addresses_; }
     PageMap& page_map() { return *page_map_; }
@@ -96,12 +96,12 @@ class DeviceMemory {
     LargeBlocks& large() { return *large_; }
     const LargeBlocks& large() const { return *large_; }
     const Extents& extents() const { return *extents_; }
-    NvtxMarks* nvtx() { return nvtx_.get(); }  // null: off, or nobody listens
+    NvtxMarks* nvtx() { return nvtx_.get(); }  // null: off, or there is no tool
 
-    // To the driver: the addresses, where nothing is mapped in them, or everything.
+    // Gives the addresses back to the driver, when nothing is mapped; or everything.
     void give_addresses_back();
     void give_everything_back();
-    // The driver no longer knows anything.
+    // After a reset: the driver no longer knows anything.
     void forget_driver();
 
   private:

@@ -1,4 +1,4 @@
-// Large blocks straight from the driver and back.
+// Large blocks straight from the driver.
 #include "pool/memory/direct_blocks.h"
 
 #include <algorithm>
@@ -53,8 +53,8 @@ std::uint64_t DirectBlocks::free_ended(std::unique_lock<BriefMutex>& pool) {
     }
 }
 
-// The driver waits for all work of the card: not with the lock. Where it refuses, the block is as
-// before.
+// cuMemFree waits for all work of the card, so the lock is released for it. If it fails, the block
+// is as before.
 bool DirectBlocks::give_back(Blocks::node_type& taken, std::unique_lock<BriefMutex>& pool,
                              Failure& why) {
     const SlowPathScope scope = card_.enter();

@@ -1,5 +1,5 @@
 // Blocks above 1 MiB straight from the driver (large="direct"): cuMemAlloc and cuMemFree, which
-// waits for all work of the card. What a graph may use goes back when the graph is gone.
+// waits for all work of the card. A block that a graph may use is freed when the graph is gone.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace vramkit::pool {
 
-// The list has the pool's lock; the driver's frees are made without it.
+// The pool's lock guards the list; cuMemFree is called without it.
 class DirectBlocks {
   public:
     DirectBlocks(const DeviceContext& card, DeviceMemory& memory) : card_(card), memory_(memory) {}
@@ -26,25 +26,26 @@ class DirectBlocks {
 
     // A block of a stream; 0 and the reason on failure.
     std::uint64_t allocate(std::uint64_t bytes, std::uint32_t stream, Failure& why);
-    // What the user asked for, of a block that is in use; nullopt: there is none at this address.
+    // The requested size of a block in use; nullopt: there is none at this address.
     std::optional<std::uint64_t> bytes_at(std::uint64_t address) const;
     std::uint32_t stream_of(std::uint64_t address) const { return blocks_.at(address).stream; }
-    // A graph may use the block with every launch: a cuMemFree waits for all streams, but not for
-    // what a graph does later.
+    // A graph may use the block at every launch: cuMemFree waits for all streams, but not for later
+    // launches.
     void note_graph(std::uint64_t address, std::shared_ptr<GraphLife> graph);
-    // To the driver, unless a graph may use it: then with that. Unlocks for the driver's call.
-    // False and the reason: the driver refused, and the block is in use as before.
+    // Frees the block; if a graph may use it, only notes that for free_ended(). Releases the lock
+    // for the driver call. False and the reason: the driver failed, and the block is still in use.
     bool free(std::uint64_t address, std::unique_lock<BriefMutex>& pool, Failure& why);
-    // What was freed, and whose graphs are gone. Waits for the card, without the lock. The bytes.
+    // Frees the noted blocks whose graphs are gone. Waits for the card, without the lock. Returns
+    // the bytes.
     std::uint64_t free_ended(std::unique_lock<BriefMutex>& pool);
 
     std::size_t count() const { return blocks_.size(); }
-    std::uint64_t bytes_of_graphs() const;  // freed, and of graphs still
+    std::uint64_t bytes_of_graphs() const;  // freed by the user, but graphs may use them
     template <class Visit>
     void each_number(Visit visit) const {
         for (const auto& [address, block] : blocks_) visit(block.stream);
     }
-    // At the end of the pool: whatever is left.
+    // At the end of the pool: frees what is left.
     void give_everything_back();
     void forget_driver() { blocks_.clear(); }
 
@@ -52,7 +53,7 @@ class DirectBlocks {
     struct Block {
         std::uint64_t bytes = 0;
         std::uint32_t stream = 0;
-        bool freed = false;  // by the user; of a graph still
+        bool freed = false;  // by the user, but a graph may use it
         std::vector<std::shared_ptr<GraphLife>> graphs = {};
 
         bool is_of_graph() const;

@@ -1,4 +1,4 @@
-// Idle extents as long as they stay where they are: joined, cut, handed out, given back.
+// Extents that stay at their addresses: joined, cut, handed out, given back.
 #include "pool/memory/extents.h"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 namespace vramkit::pool {
 namespace {
 
-// Extents that are looked at for a run between handle bounds, before a handle is cut.
+// Extents that are searched for a run between handle bounds before a handle is cut.
 constexpr int kLooks = 8;
 
 }  // namespace
@@ -32,7 +32,7 @@ std::optional<Extent> Extents::create(std::uint64_t bytes, Failure& why) {
 }
 
 std::vector<Piece> Extents::create_pieces(std::uint64_t bytes, Failure& why) {
-    // Where the addresses have memory, nothing moves, and one handle is as good.
+    // With fixed memory nothing moves, so one handle is enough.
     const std::uint64_t most = addresses_.have_memory() ? bytes : handle_bytes_;
     if (bytes > most && mappings_.card_has_less(bytes)) {
         why = Failure::of_driver(CUDA_ERROR_OUT_OF_MEMORY, "cuMemCreate");
@@ -92,7 +92,7 @@ std::optional<Extent> Extents::take(std::uint64_t least, std::uint64_t most,
             found = run;
             break;
         }
-        // Its last part is longer than needed.
+        // The run is longer than needed: cut its last handle.
         if (!found && bounds_.may_cut(extent, run.address + least, cut_up_to)) {
             found = Extent{run.address, least};
         }
@@ -138,7 +138,7 @@ std::uint64_t Extents::release(std::uint64_t bytes, std::int64_t idle_before, st
         if (mappings_.has_old_mapping(mapping.piece) || !mappings_.unmap(mapping)) continue;
         cut_out({mapping.address, mapping.piece.bytes});
         by_address_.erase(mapping.address);
-        // A driver that refuses to take a handle gets no more of them: they serve better idle.
+        // If the driver refuses one handle, stop: the others are more useful idle.
         if (!mappings_.release(mapping.piece)) break;
     }
     return before - mapped();

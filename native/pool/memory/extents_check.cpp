@@ -1,4 +1,4 @@
-// The equations of extents.h, looked at one by one.
+// Checks the equations of extents.h one by one.
 #include <algorithm>
 #include <iterator>
 
@@ -21,7 +21,7 @@ std::string text(const Stretch& stretch) {
 }  // namespace
 
 std::string Extents::check(const std::vector<Extent>* held) const {
-    std::vector<Stretch> used;  // what lies on mappings
+    std::vector<Stretch> used;  // must be mapped
     std::uint64_t idle_sum = 0, held_sum = 0, last_end = 0;
     for (const auto& [address, bytes] : idle_) {
         used.push_back({address, address + bytes, "idle extent"});

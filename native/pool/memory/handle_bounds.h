@@ -1,4 +1,4 @@
-// Where handles begin and end in the pool's addresses, and what a cut between them costs.
+// Handle bounds: where handles begin and end in the pool's addresses, and where a cut is allowed.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace vramkit::pool {
 
-// Mapped memory without a hole.
+// Contiguous mapped memory.
 struct Extent {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
@@ -17,14 +17,14 @@ struct Extent {
     std::uint64_t end() const { return address + bytes; }
 };
 
-// Handles are entered with the pool's lock held. Whoever has memory, handed out or on a stream
-// cache, may ask about it from any thread: its handles stay where they are.
+// Handles are entered with the pool's lock held. Any thread may ask about memory that is handed out
+// or in a stream cache whose lock it holds: the handles of such memory do not move.
 class HandleBounds {
   public:
     HandleBounds(std::uint64_t base, std::uint64_t bytes)
         : base_(base), is_bound_(new std::atomic<bool>[bytes / kPage + 1]()) {}
 
-    // A handle lies there now, whatever lay there before.
+    // A handle is mapped there now, whatever was there before.
     void enter(const Extent& handle) {
         for (std::uint64_t at = handle.address + kPage; at < handle.end(); at += kPage) {
             set(at, false);
@@ -35,7 +35,7 @@ class HandleBounds {
     bool is_at(std::uint64_t address) const {
         return is_bound_[(address - base_) / kPage].load(std::memory_order_relaxed);
     }
-    // It begins and ends with a handle.
+    // Whether it begins and ends at handle bounds.
     bool is_whole(const Extent& extent) const {
         return is_at(extent.address) && is_at(extent.end());
     }
@@ -46,9 +46,9 @@ class HandleBounds {
         while (!is_at(end)) end += kPage;
         return {begin, end - begin};
     }
-    // Whether an extent is cut there. Between handles, and where a handle lies in it only in part,
-    // that costs nothing. A handle that lies in it as a whole can no longer move or go back to the
-    // driver, so it has at most `largest` bytes.
+    // Whether an extent may be cut there. Between handles, and in a handle that is only partly in
+    // the extent, that costs nothing. A handle that is wholly in it can no longer be moved or
+    // released after the cut, so it must have at most `largest` bytes.
     bool may_cut(const Extent& extent, std::uint64_t address, std::uint64_t largest) const {
         if (is_at(address)) return true;
         const Extent handle = handle_at(address);
@@ -62,7 +62,7 @@ class HandleBounds {
     }
 
     const std::uint64_t base_;
-    const std::unique_ptr<std::atomic<bool>[]> is_bound_;  // of each page, and of the end
+    const std::unique_ptr<std::atomic<bool>[]> is_bound_;  // for each page, and for the end
 };
 
 }  // namespace vramkit::pool

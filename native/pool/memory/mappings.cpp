@@ -1,4 +1,4 @@
-// Create, map, set access; and back, now or later.
+// Creates handles, maps them and sets access; unmaps and releases them, now or later.
 #include "pool/memory/mappings.h"
 
 #include <algorithm>

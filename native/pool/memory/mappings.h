@@ -1,12 +1,12 @@
-// Handles of the card's memory and the mappings where they are mapped: the driver calls behind the
-// extents, and what the driver refused of them.
+// Handles of the card's memory and their mappings: the driver calls behind the extents, and retries
+// of those that the driver refused.
 //
-// A handle is created, mapped at one mapping or for a time at two, and released. Costs on an H200,
-// a handle: create 15 us, map 1, set access 30, unmap 20, release 19; one call over n handles costs
-// n times as much. None of them waits for kernels.
+// A handle is created, mapped at one address or for a time at two, and released. Cost for each
+// handle on an H200: create 15 us, map 1, set access 30, unmap 20, release 19; one call over n
+// handles costs n times as much. None of them waits for kernels.
 //
-// Where the addresses have memory, a handle is a part of them, named by its address: it is there
-// from create() to release() without a driver call, and has no second mapping.
+// With fixed memory (Addresses::have_memory) a handle is a part of the allocation, named by its
+// address: it needs no driver call from create() to release(), and has no second mapping.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ struct Mapping {
     Piece piece;
 };
 
-// Whether the work at a mapping is done; empty: it is.
+// Whether the work that uses a mapping is done; empty: it is.
 using Done = std::function<bool()>;
 
 inline constexpr std::size_t kEveryMapping = std::numeric_limits<std::size_t>::max();
@@ -46,47 +46,48 @@ class Mappings {
   public:
     Mappings(const DriverTable& call, int device, Addresses& addresses)
         : call_(call), device_(device), addresses_(addresses) {}
-    // Unmaps the old mappings and releases what was left unreleased, whatever the driver says.
+    // Unmaps the old mappings and releases the remaining handles; errors are ignored.
     ~Mappings();
     Mappings(const Mappings&) = delete;
     Mappings& operator=(const Mappings&) = delete;
 
-    // Whether a request for so much would fail: several handles are not taken for nothing.
+    // Whether a request for so much would fail: avoids creating several handles for nothing.
     bool card_has_less(std::uint64_t bytes) const;
     // A new handle, mapped nowhere yet.
     std::optional<Piece> create(std::uint64_t bytes, Failure& why);
-    // Maps the pieces side by side for reading and writing, and returns where. 0: none is mapped
-    // there, or is and became an old mapping. Out of memory for several that cannot move.
+    // Maps the pieces side by side for reading and writing, and returns the address. 0 on failure:
+    // what was mapped is unmapped, or became an old mapping. Fixed memory cannot join pieces: out
+    // of memory.
     std::uint64_t map(std::span<const Piece> pieces, Failure& why);
     // The same at addresses that the caller has taken; they are given back on failure.
     bool map_at(std::uint64_t address, std::span<const Piece> pieces, Failure& why);
-    // Unmaps one mapping and gives its addresses back. False: the driver refused, and it is mapped
-    // still.
+    // Unmaps one mapping and gives its addresses back. False: the driver refused, and it is still
+    // mapped.
     bool unmap(const Mapping& mapping);
 
-    // The piece is used elsewhere, or no more: this mapping is unmapped later, when its work is
-    // done.
+    // The piece is mapped elsewhere or no longer needed: this becomes an old mapping, which is
+    // unmapped later, when its work is done.
     void leave(const Mapping& mapping, Done done = {});
-    // Tries to unmap `at_most` old mappings, and then to release what was put off. True: no old
+    // Tries to unmap `at_most` old mappings, then to release postponed handles. True: no old
     // mapping is left. One whose work is not done, or that the driver refuses, goes to the end of
     // the list.
     bool unmap_old(std::size_t at_most);
     bool has_old_mapping(const Piece& piece) const { return old_mappings_.contains(piece.handle); }
 
-    // Gives the handle back to the driver. False: put off until the next unmap_old, since it has an
-    // old mapping, and its memory would stay, or the driver refused.
+    // Gives the handle back to the driver. False: postponed until the next unmap_old(), because the
+    // driver refused, or because the handle has an old mapping, which would keep its memory.
     bool release(const Piece& piece);
 
     // Bytes of handles not yet released. From any thread.
     std::uint64_t created() const { return created_.load(std::memory_order_relaxed); }
-    std::uint64_t unreleased() const;  // bytes of those put off
+    std::uint64_t unreleased() const;  // bytes of postponed handles
     // visit(const Mapping&)
     template <typename Visit>
     void each_old_mapping(Visit visit) const {
         for (const Old& old : old_) visit(old.mapping);
     }
 
-    // The driver no longer knows anything.
+    // After a reset: the driver no longer knows anything.
     void forget();
 
   private:
@@ -100,7 +101,7 @@ class Mappings {
     Addresses& addresses_;
     std::atomic<std::uint64_t> created_{0};
     std::deque<Old> old_;
-    std::unordered_map<CUmemGenericAllocationHandle, std::uint32_t> old_mappings_;  // old ones
+    std::unordered_map<CUmemGenericAllocationHandle, std::uint32_t> old_mappings_;  // their number
     std::vector<Piece> unreleased_;
 };
 

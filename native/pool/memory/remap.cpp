@@ -1,6 +1,6 @@
-// Short of memory: what a stream has freed, at new addresses for the same stream. Its work at the
-// old mapping may be under way: the stream's own order keeps the two apart, and the old mapping
-// stays mapped until that work is done. Nobody waits.
+// Remapping, used when memory is short. Also of what a stream has freed, for the same stream: its
+// work at the old addresses may still run, but the stream's own order keeps the two apart, and the
+// old mapping stays until that work is done. Nothing waits.
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -14,9 +14,9 @@ namespace vramkit::pool {
 
 namespace {
 
-// Large blocks of whole handles out of a stream cache, `least` bytes together and of no more than
-// `most` each: the largest first, then the smallest that covers the rest. None where they are
-// short, or much would be lost.
+// Takes large blocks of whole handles out of a stream cache, `least` bytes together, each of at
+// most `most`: the largest first, then the smallest that covers the rest. None if there are not
+// enough, or if too much would be wasted.
 std::vector<StreamCache::Entry> take_whole(StreamCache& stream_cache, const HandleBounds& bounds,
                                            std::uint64_t least, std::uint64_t most) {
     struct Candidate {
@@ -43,7 +43,7 @@ std::vector<StreamCache::Entry> take_whole(StreamCache& stream_cache, const Hand
     std::vector<Candidate> chosen;
     std::uint64_t rest = least, chosen_sum = 0;
     for (auto next = candidates.begin(); rest > 0; ++next) {
-        // What no smaller one covers is covered by this.
+        // The last one: the next smaller does not cover the rest.
         const bool last = next + 1 == candidates.end() || (next + 1)->bytes < rest;
         if (next->bytes > rest && !last) continue;
         chosen.push_back(*next);
@@ -55,7 +55,7 @@ std::vector<StreamCache::Entry> take_whole(StreamCache& stream_cache, const Hand
     taken.reserve(chosen.size());
     for (const Candidate& each : chosen) {
         taken.push_back(stream_cache.take_leaving_gap(each.index, each.at));
-        // Without a fence so far: somebody waits for it still.
+        // If this fence is not recorded yet, it must still be: the old mapping waits for it.
         stream_cache.awaited = std::max(stream_cache.awaited, taken.back().fence);
     }
     stream_cache.close_gaps();

@@ -1,6 +1,5 @@
-// Large blocks that a stream has freed, in other sizes than they had: joined where they are
-// neighbours, and cut. The stream may have all of it at once, so nobody waits and the driver is not
-// called.
+// Splits and joins large blocks that a stream has freed. The stream can reuse all of them at once,
+// so nothing waits and no driver call is made.
 #include <algorithm>
 #include <span>
 #include <vector>
@@ -13,13 +12,13 @@
 namespace vramkit::pool {
 namespace {
 
-constexpr std::size_t kSpareRecords = 64;  // of a stream cache
+constexpr std::size_t kSpareRecords = 64;  // kept by a stream cache
 
 struct FreeRange {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
     ClassIndex index = 0;
-    std::uint32_t at = 0;  // in the bin of its class
+    std::uint32_t at = 0;  // position in the bin of its class
 };
 
 std::vector<FreeRange> by_address(const StreamCache& stream_cache) {
@@ -37,7 +36,7 @@ std::vector<FreeRange> by_address(const StreamCache& stream_cache) {
     return ranges;
 }
 
-// What lies side by side becomes one block, behind the newest of its fences.
+// Joins neighbours into one block, behind the newest of their fences.
 void join_neighbours(StreamCache& stream_cache, LargeBlocks& large) {
     const std::vector<FreeRange> ranges = by_address(stream_cache);
     std::vector<std::span<const FreeRange>> stretches;
@@ -77,14 +76,14 @@ struct Wanted {
     std::uint64_t cut_up_to = 0;
     std::uint64_t bytes = class_bytes(index);
 
-    // Whether the front of a block serves: as it is, or cut off without much loss.
+    // Whether the front of a block serves the request: as it is, or split where that is allowed.
     bool is_front_of(const Extent& block) const {
         return block.bytes <= with_excess(bytes) ||
                bounds.may_cut(block, block.address + bytes, cut_up_to);
     }
 };
 
-// A block of the smallest class that has one, the newest.
+// The newest suitable block of the smallest class that has one.
 StreamCache::Entry take_smallest(StreamCache& stream_cache, const Wanted& wanted) {
     for (ClassIndex index = stream_cache.next_filled(wanted.index); index < kClasses;
          index = stream_cache.next_filled(index + 1)) {
@@ -106,7 +105,7 @@ BlockRef DeviceMemory::split_or_join(StreamCache& stream_cache, ClassIndex index
     const Wanted wanted{index, extents_->bounds(), cut_up_to};
     const std::lock_guard guard(stream_cache.lock);
     if (stream_cache.ended || stream_cache.bytes < bytes) return {};
-    // When as many are new as there are: so it costs each of them little, however many they are.
+    // Join when all large blocks are new since the last join: amortised, each costs little.
     if (stream_cache.fresh >= stream_cache.large_blocks) join_neighbours(stream_cache, *large_);
     StreamCache::Entry found = take_smallest(stream_cache, wanted);
     if (found.block.slab == nullptr && stream_cache.fresh > 0) {
@@ -116,7 +115,7 @@ BlockRef DeviceMemory::split_or_join(StreamCache& stream_cache, ClassIndex index
     if (found.block.slab == nullptr) return {};
     ++stream_cache.hits;
     if (found.block.bytes() > with_excess(bytes)) {
-        // Without host memory for another record the block stays whole.
+        // If there is no host memory for another record, the block stays whole.
         if_host_memory_allows([&] {
             stream_cache.make_room(class_served_by(found.block.bytes() - bytes), 1);
             const BlockRef rest = large_->cut(found.block, bytes, stream_cache.spare);

@@ -1,4 +1,4 @@
-// One heap, and its regions.
+// Registers one heap and its regions.
 #include "pool/nvtx/nvtx.h"
 
 #include <limits>

@@ -1,9 +1,9 @@
-// Tells a tool such as compute-sanitizer what of the pool's memory is in use: the pool's one
-// allocation is a heap, every block in use a region of it. What lies in the heap and in no region
-// must not be touched.
+// Tells a tool such as compute-sanitizer which parts of the pool's memory are in use: the pool's
+// one allocation is a heap, every block in use a region of it. Memory of the heap outside of
+// regions must not be accessed.
 //
-// compute-sanitizer refuses heaps in memory of cuMemMap. So the pool lives in one cuMemAlloc then
-// (Addresses::allocate).
+// compute-sanitizer refuses heaps in memory of cuMemMap. With NVTX the pool therefore uses one
+// cuMemAlloc (Addresses::allocate).
 //
 // In a graph's memory a region stays when the block is freed: the graph uses it at every launch.
 #pragma once
@@ -17,17 +17,17 @@
 
 namespace vramkit::pool {
 
-// From any thread. Its lock is the last of all: with it held nothing but the tool is called.
+// From any thread. Its lock is the last in the lock order: only the tool is called with it held.
 class NvtxMarks {
   public:
-    // With the allocation as heap. Null: there is no tool, and nobody to tell.
+    // With the allocation as heap. Null: there is no tool.
     static std::unique_ptr<NvtxMarks> make(std::uint64_t address, std::uint64_t bytes);
 
-    // A block is handed out. What was marked there before goes.
+    // A block is handed out. Regions that were registered there before are removed.
     void add_block(std::uint64_t address, std::uint64_t bytes);
-    // Whatever is marked there.
+    // Removes all regions there.
     void remove_block(std::uint64_t address, std::uint64_t bytes);
-    // The allocation goes: so do all marks, and none are made any more.
+    // The allocation goes: removes the heap and all regions; later calls do nothing.
     void clear();
 
   private:

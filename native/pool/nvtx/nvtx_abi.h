@@ -1,5 +1,5 @@
-// The part of NVTX 3 that the pool speaks: how a tool is made known to a program, and the memory
-// extension. Layouts and values are NVTX's; its headers are not needed to build.
+// The part of the NVTX 3 ABI that the pool uses: how a tool is loaded, and the memory extension.
+// Layouts and values are NVTX's; its headers are not needed to build.
 //
 // A tool is a library. The program hands it tables of empty slots, one for each module of NVTX, and
 // the tool puts its functions into those it serves.
@@ -58,7 +58,7 @@ struct Module {
 };
 using InitializeExtension = int (*)(Module* module);  // 0: the tool refuses
 
-// The memory extension. A heap is memory that must not be touched but for the regions in it.
+// The memory extension. A heap is memory of which only the registered regions may be accessed.
 inline constexpr std::uint16_t kMemoryModule = 1;
 inline constexpr std::uint16_t kMemoryCompatibility = 0x0102;
 inline constexpr std::size_t kMemorySlots = 63;

@@ -10,8 +10,8 @@
 namespace vramkit::pool::nvtx {
 namespace {
 
-// What the tool fills. It asks by number alone, so that the tables must be at hand without a
-// context, and it keeps their addresses for the life of the process.
+// Tables that the tool fills. It asks for them by number, without an argument of ours, and keeps
+// their addresses until the process ends: hence one static object.
 struct CoreTables {
     Function functions[kCoreModules][kMostCoreSlots] = {};
     Function* slots[kCoreModules][kMostCoreSlots + 1] = {};  // the void one and the end are null
@@ -50,7 +50,7 @@ Entry entry(void* library, const char* name) {
     return reinterpret_cast<Entry>(dlsym(library, name));
 }
 
-// A tool without domains gets none: its memory functions stand for themselves.
+// Null for a tool without domains: its memory functions work without one.
 Domain make_domain(void* library) {
     const auto initialize = entry<InitializeCore>(library, kCoreEntry);
     if (initialize == nullptr || initialize(table_of) == 0) return nullptr;

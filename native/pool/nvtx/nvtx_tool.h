@@ -14,8 +14,8 @@ struct Tool {
     RegionsUnregister regions_unregister;
 };
 
-// The tool that the environment names, loaded once and for good. Null: it names none, or none that
-// knows memory.
+// The tool that the environment names, loaded once and never unloaded. Null: it names none, or one
+// without the memory extension.
 const Tool* tool();
 
 }  // namespace vramkit::pool::nvtx

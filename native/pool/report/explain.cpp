@@ -35,7 +35,7 @@ std::string explain_shortage(const Parts& parts, std::uint64_t bytes, const Fail
         text += " Most of what is in use is of " + name(stream) + ": " +
                 mib(static_cast<std::uint64_t>(held)) + ".";
     }
-    // Who holds most of what cannot be had.
+    // Which stream holds most of the memory that waits.
     std::uint64_t most = 0, holder = 0, arena = 0, unfenced = parts.held.bytes_awaiting_card();
     parts.streams.each_cache([&](StreamCache& cache) {
         const std::lock_guard guard(cache.lock);

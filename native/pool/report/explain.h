@@ -1,5 +1,4 @@
-// What a request that was not served is told: what is asked for, who has the memory, what would
-// help.
+// The message of an out-of-memory error: what was asked for, where the memory is, what would help.
 #pragma once
 
 #include <cstdint>

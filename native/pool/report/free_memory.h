@@ -19,7 +19,7 @@ struct FreeMemory {
     }
 };
 
-// With the pool's lock. `largest`: the class that counts for what is of no use.
+// With the pool's lock. `largest`: memory in pieces smaller than this class counts as unusable.
 FreeMemory free_memory(const Parts& parts, ClassIndex largest);
 
 }  // namespace vramkit::pool

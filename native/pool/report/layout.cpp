@@ -1,4 +1,4 @@
-// Where everything is, and whether that adds up.
+// The layout of a pool's memory, and the check of its invariants.
 #include <algorithm>
 #include <array>
 #include <mutex>
@@ -17,7 +17,7 @@ Layout layout_of(const Parts& parts) {
         extents.each_part(extent, [&](std::uint64_t bytes) { pieces.push_back(bytes); });
         layout.extents.push_back({extent.address, extent.bytes, std::move(pieces), use});
     };
-    // Streams first, captures after them: the mapping of a number in the list.
+    // Index of a stream number in the list: streams first, then captures.
     const auto mapping = [&](std::uint32_t number) {
         return is_capture(number)
                    ? static_cast<std::int64_t>(streams.streams().size() + (number & ~kCaptureBit))
@@ -34,7 +34,7 @@ Layout layout_of(const Parts& parts) {
         add_extent(segment->extent, Layout::Use::slabs);
     }
     {
-        std::vector<std::unique_lock<BriefMutex>> guards;  // nobody cuts or joins meanwhile
+        std::vector<std::unique_lock<BriefMutex>> guards;  // no block is split or joined meanwhile
         streams.each_cache([&](StreamCache& cache) { guards.emplace_back(cache.lock); });
         parts.memory.large().each([&](const Slab& slab) {
             add_extent(slab.extent(), Layout::Use::block);

@@ -1,4 +1,4 @@
-// Where everything is in a pool, and whether that adds up.
+// The layout of a pool's memory, and the check of its invariants.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace vramkit::pool {
 
-// For pictures.
+// For snapshots and memory maps.
 struct Layout {
     enum class Use : std::uint8_t { slabs, block, idle };
     struct OneExtent {
@@ -23,7 +23,7 @@ struct Layout {
     struct OneBlock {
         std::uint64_t address, bytes, asked;
         State state;
-        std::int64_t stream;  // in `streams`; -1: of none
+        std::int64_t stream;  // index in `streams`; -1: none
     };
     struct OneStream {
         std::uint64_t id;
@@ -37,7 +37,7 @@ struct Layout {
 
 // With the pool's lock.
 Layout layout_of(const Parts& parts);
-// What does not hold of the equations of types.h; empty when all is well. Nothing else may run.
+// Which equations of types.h do not hold; empty: all hold. No other thread may use the pool.
 std::string check_invariants(const Parts& parts);
 
 }  // namespace vramkit::pool

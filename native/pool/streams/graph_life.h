@@ -1,4 +1,4 @@
-// The life of a captured graph: blocks that were handed out while it was captured are part of it.
+// The lifetime of a captured graph: blocks that were handed out during its capture belong to it.
 #pragma once
 
 #include <atomic>
@@ -9,18 +9,18 @@
 
 namespace vramkit::pool {
 
-// Says whether any graph of a capture is left, and how many there were is the driver's business: it
-// holds a user object of ours and lets go of it with the last of them.
+// Whether any graph of a capture still exists. The driver keeps count: graphs and executables hold
+// a user object of ours, which is destroyed with the last of them.
 class GraphLife {
   public:
-    // Ties a life to the graph that is being captured. One that never ends where the driver has no
-    // user objects or refuses: the blocks then stay the graph's until the pool is closed.
+    // Ties a lifetime to the graph that is being captured. Without user objects, or if the driver
+    // fails, it never ends: the blocks then belong to the graph until the pool is closed.
     static std::shared_ptr<GraphLife> of(const DriverTable& call, CUgraph graph) {
         auto life = std::make_shared<GraphLife>();
         if (call.cuUserObjectCreate == nullptr || call.cuGraphRetainUserObject == nullptr) {
             return life;
         }
-        // Given to the driver, and freed by end().
+        // Owned by the driver from here on, and freed by end().
         auto held = std::make_unique<std::shared_ptr<GraphLife>>(life);
         CUuserObject object = nullptr;
         if (call.cuUserObjectCreate(&object, held.get(), &end, 1,
@@ -30,7 +30,7 @@ class GraphLife {
         static_cast<void>(held.release());
         if (call.cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) !=
             CUDA_SUCCESS) {
-            // The life must not end now, though its object does.
+            // The user object ends here, but the lifetime must not.
             life->kept_.store(true);
             call.cuUserObjectRelease(object, 1);
         }
@@ -39,7 +39,7 @@ class GraphLife {
     bool over() const { return over_.load(std::memory_order_acquire) && !kept_.load(); }
 
   private:
-    // On a thread of the driver, which may not be called here.
+    // Runs on a thread of the driver; driver calls are not allowed here.
     static void end(void* held) {
         const std::unique_ptr<std::shared_ptr<GraphLife>> life(
             static_cast<std::shared_ptr<GraphLife>*>(held));

@@ -1,16 +1,17 @@
-// Frees that are not simply the stream's: of blocks used on several, and where captures come in.
+// Frees of blocks that several streams use, or that captures are involved in.
 #include "pool/streams/held_blocks.h"
 
 #include "base/rules.h"
 
 namespace vramkit::pool {
 
-//   - A plain block, freed on a plain stream: that stream's.
-//   - A graph's block, freed inside its capture: that capture's stream's.
-//   - A graph's block, freed elsewhere: stays the graph's, and the stream it is freed on may use it
-//     up to now.
-//   - A plain block, freed inside a capture: its stream's again when the graph is gone, which may
-//     use it until then.
+// Which stream has the block next:
+//   - A plain block, freed on a plain stream: that stream.
+//   - A graph's block, freed inside its capture: the stream of that capture.
+//   - A graph's block, freed elsewhere: it stays with the graph, and is held until the work that
+//     the freeing stream has now is done.
+//   - A plain block, freed inside a capture: its own stream, and it is held until the graph is
+//     gone.
 std::optional<FreePlan> HeldBlocks::plan(BlockRef block, const std::optional<StreamRef>& stream,
                                          Failure& why) {
     const SlowPathScope scope = card_.enter();
@@ -36,7 +37,7 @@ std::optional<FreePlan> HeldBlocks::plan(BlockRef block, const std::optional<Str
     if (noted == noted_.end()) return plan;
     for (const std::uint32_t number : noted->second) {
         if (number == plan.home) continue;
-        // Inside one capture the order becomes part of the graph.
+        // Inside one capture the order is recorded in the graph.
         const bool in_capture =
             at && at->capture != 0 && is_capture(number) && streams_[number].capture == at->capture;
         if (in_capture && order_in_capture(streams_[number].cache->stream, *at)) continue;
@@ -45,7 +46,7 @@ std::optional<FreePlan> HeldBlocks::plan(BlockRef block, const std::optional<Str
     return plan;
 }
 
-// The stream that a capture was made on, as it is now; none where its handle may be dead.
+// The stream that a capture was made on, as it is now; none if its handle may be invalid.
 std::optional<StreamRef> HeldBlocks::stream_of_capture(std::uint32_t number) const {
     const StreamRecord& capture = streams_[number];
     if (!capture.durable) return {};
@@ -55,10 +56,10 @@ std::optional<StreamRef> HeldBlocks::stream_of_capture(std::uint32_t number) con
     return stream;
 }
 
-// given: the stream was given to this call, and its handle is good.
+// given: the caller gave the stream, so its handle is valid.
 void HeldBlocks::add_use(std::vector<Use>& uses, std::uint32_t number, bool given) const {
     const StreamRecord& by = streams_[number];
-    if (by.cache == nullptr) return;  // it is over
+    if (by.cache == nullptr) return;  // it has ended, and its work is done
     if (is_capture(number)) {
         uses.push_back({nullptr, 0, by.graph});
         return;
@@ -101,7 +102,7 @@ bool HeldBlocks::release() {
         try {
             give_to_stream(block, held_.back().number);
         } catch (...) {
-            // Its state says whether it is held still.
+            // Its state says whether it is still held.
             if (block.block().state() != State::held) drop();
             throw;
         }
@@ -111,8 +112,8 @@ bool HeldBlocks::release() {
     return any;
 }
 
-// The checker is told of it now: at the free others might have used it. Of a stream whose handle
-// may be dead there is no telling.
+// The checker is told now, not at the free: until now other streams might have used the block. It
+// is not told about a stream whose handle may be invalid.
 void HeldBlocks::give_to_stream(BlockRef block, std::uint32_t number) {
     const std::shared_ptr<StreamCache> cache = streams_[number].cache;
     if (cache == nullptr) {
@@ -120,7 +121,7 @@ void HeldBlocks::give_to_stream(BlockRef block, std::uint32_t number) {
         return;
     }
     const std::lock_guard guard(cache->lock);
-    cache->make_room(block.slab->index, 1);  // before anybody is told
+    cache->make_room(block.slab->index, 1);  // may throw: before the tools are told
     if (memory_.nvtx() != nullptr && !is_capture(number)) {
         memory_.nvtx()->remove_block(block.address(), block.bytes());
     }

@@ -1,5 +1,5 @@
-// Freed blocks that somebody may still use: another stream than the one they were freed on, or a
-// graph. They are held until that is over. Nobody waits for it, neither host nor stream.
+// Freed blocks that a graph, or a stream other than the one they were freed on, may still use. They
+// are held until that use is over. Neither the host nor a stream waits for it.
 #pragma once
 
 #include <algorithm>
@@ -18,13 +18,13 @@
 
 namespace vramkit::pool {
 
-// A use that is awaited: a point of a stream, or the life of a graph. Neither: of a stream that
-// nobody can ask, which is over when the whole card was waited for.
+// A use that must end first: up to a point of a stream, or as long as a graph exists. Neither: work
+// of a stream that cannot be queried, which is over after a device sync.
 struct Use {
     std::shared_ptr<StreamCache> stream_cache;
     Fences::Number point = 0;
     std::shared_ptr<GraphLife> graph;
-    std::uint64_t since = 0;  // of neither: counts the waits for the card that had begun
+    std::uint64_t since = 0;  // of neither: how many device syncs had begun
 
     bool awaits_card() const { return stream_cache == nullptr && graph == nullptr; }
     bool is_over() const {
@@ -37,8 +37,8 @@ struct Use {
 
 // Where a freed block goes, and who may still use it.
 struct FreePlan {
-    std::uint32_t home = 0;  // the stream that has the block then
-    std::vector<Use> uses;   // awaited before
+    std::uint32_t home = 0;  // the stream that gets the block
+    std::vector<Use> uses;   // that must end first
 
     bool has_graph() const {
         return std::any_of(uses.begin(), uses.end(),
@@ -62,8 +62,8 @@ class HeldBlocks {
         }
     }
     void forget(std::uint64_t address) { noted_.erase(address); }
-    // For a block that is freed on a stream, or without one on that of its allocation. Nullopt and
-    // the reason: the stream is none of the pool's.
+    // For a block that is freed on a stream; none given: on that of its allocation. Nullopt and the
+    // reason: the pool cannot use the stream.
     std::optional<FreePlan> plan(BlockRef block, const std::optional<StreamRef>& stream,
                                  Failure& why);
 
@@ -71,24 +71,24 @@ class HeldBlocks {
     void make_room() {
         if (held_.size() == held_.capacity()) held_.reserve(2 * held_.size() + 8);
     }
-    // It becomes free for the stream `plan.home` when all its uses are over.
+    // Keeps the block until all its uses are over; then `plan.home` gets it.
     void hold(BlockRef block, FreePlan plan) {
         held_.push_back({block, plan.home, std::move(plan.uses)});
         bytes_ += block.bytes();
     }
-    // What is held no longer goes to the cache of its stream. True: any did. Where that fails
-    // without host memory nothing is lost, and the next call goes on.
+    // Moves blocks whose uses are over to their stream cache. True: at least one. If host memory
+    // runs out, nothing is lost, and the next call continues.
     bool release();
 
-    // Of those that only a wait for the whole card helps.
+    // Bytes of blocks that only a device sync releases.
     std::uint64_t bytes_awaiting_card() const;
-    // A wait for the card begins; when it is over, what was held before is done. What graphs may do
-    // later is not.
+    // A device sync begins. When it ends, the uses noted before it are over, except those of
+    // graphs, which may be launched again.
     std::uint64_t begin_card_wait() { return card_waits_++; }
     void end_card_wait(std::uint64_t wait);
 
     std::uint64_t bytes() const { return bytes_; }
-    // visit(block) and visit(number): of blocks that are held; numbers of streams that are known.
+    // visit(block) for all held blocks; visit(number) for all streams referred to here.
     template <class Visit>
     void each(Visit visit) const {
         for (const Held& held : held_) visit(held.block);
@@ -107,7 +107,7 @@ class HeldBlocks {
         std::uint32_t number = 0;
         std::vector<Use> uses;
 
-        // Those that are over; one whose question fails without host memory is not lost.
+        // Removes the uses that are over. If a query fails without host memory, its use stays.
         void drop_uses();
     };
 

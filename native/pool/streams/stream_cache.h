@@ -1,5 +1,5 @@
-// What a stream's threads have freed and do not keep themselves: theirs again at once, another
-// stream's behind a fence.
+// The stream cache: free blocks of a stream that its thread caches do not keep. The same stream can
+// reuse them at once, another stream behind a fence.
 #pragma once
 
 #include <algorithm>
@@ -18,19 +18,19 @@
 
 namespace vramkit::pool {
 
-// Under its own lock, which is taken after the pool's and before biased locks. Driver calls are
-// made with it only to record fences, to ask for them and to let other streams wait for them.
+// Has its own lock, which is taken after the pool's and before biased locks. With it held, driver
+// calls only record fences, query them and make other streams wait for them.
 class StreamCache {
   public:
     struct Entry {
         BlockRef block;
-        Fences::Number fence = 0;  // anybody may have the block when this has passed
+        Fences::Number fence = 0;  // when it has passed, any stream can take the block
     };
     struct Bin {
         std::vector<Entry> blocks;  // in the order of their fences
-        std::size_t low = 0;        // fewest since the last look: these the stream did not need
-        std::size_t unneeded = 0;   // came from caches that did not need them
-        std::size_t leaving = 0;    // of the oldest: these go as soon as their work is done
+        std::size_t low = 0;        // fewest since the last decay: the stream did not need these
+        std::size_t unneeded = 0;   // came from thread caches that did not need them
+        std::size_t leaving = 0;    // so many of the oldest become idle when their work is done
     };
 
     StreamCache(EventPool& events, std::uint32_t number_, StreamRef stream_)
@@ -40,21 +40,21 @@ class StreamCache {
     StreamRef stream;
     BriefMutex lock;
     Fences fences;
-    // The stream is no more; what is freed later waits for its last fence.
+    // The stream has ended; what is freed later waits for its last fence.
     bool ended = false;
     Fences::Number last_fence = 0;
     std::uint64_t bytes = 0;
-    std::uint64_t bytes_since_fence = 0;  // put here since the last
-    Fences::Number awaited = 0;           // a number without a fence that somebody waits for
+    std::uint64_t bytes_since_fence = 0;  // put here since the last recorded fence
+    Fences::Number awaited = 0;           // a number that is waited for and has no event yet
     std::uint64_t hits = 0;               // requests served from here since the last reset
-    std::uint64_t recorded = 0;           // fences likewise
+    std::uint64_t recorded = 0;           // fences recorded since the last reset
     std::size_t large_blocks = 0;
-    std::size_t fresh = 0;  // large blocks put here since neighbours were joined, or fewer
+    std::size_t fresh = 0;  // at most the large blocks put here since neighbours were joined
     LargeBlocks::Spare spare;
     std::array<Bin, kClasses> bins;
 
     void put(BlockRef block) { put(block.slab->index, {&block, 1}); }
-    // Several blocks of a class, or none where the host has no memory. Their bytes.
+    // Several blocks of a class, or none if it throws for lack of host memory. Returns their bytes.
     std::uint64_t put(ClassIndex index, std::span<const BlockRef> blocks) {
         make_room(index, blocks.size());
         const Fences::Number fence = ended                                       ? last_fence
@@ -73,7 +73,7 @@ class StreamCache {
         if (is_large(index)) fresh += blocks.size();
         return sum;
     }
-    // A block of memory that was here before, behind its fence.
+    // Puts memory back that was taken from here, behind the fence that it had.
     void put_back(const Entry& stream_cached) {
         stream_cached.block.block().set(State::stream_cached, number, 0);
         const ClassIndex index = stream_cached.block.slab->index;
@@ -83,7 +83,7 @@ class StreamCache {
         bytes += stream_cached.block.bytes();
         note_filled(index, 1);
     }
-    // One of them, by its mapping in the bin of its class.
+    // Takes one block by its position in the bin of its class.
     Entry take_at(ClassIndex index, std::size_t at) {
         Bin& bin = bins[index];
         const Entry stream_cached = bin.blocks[at];
@@ -93,7 +93,7 @@ class StreamCache {
         note_taken(index, 1);
         return stream_cached;
     }
-    // One of several that are taken together: close_gaps() comes next.
+    // The same for several blocks in a row of calls: close_gaps() must follow.
     Entry take_leaving_gap(ClassIndex index, std::size_t at) {
         Entry& entry = bins[index].blocks[at];
         bytes -= entry.block.bytes();
@@ -111,9 +111,9 @@ class StreamCache {
         }
         gaps_ = {};
     }
-    // The first class from this on that has blocks; kClasses: none.
+    // The first class from this one on that has blocks; kClasses: none.
     ClassIndex next_filled(ClassIndex from) const { return filled_.next(from); }
-    // So that as many puts of a class cannot fail.
+    // So that `count` puts of a class cannot fail.
     void make_room(ClassIndex index, std::size_t count) {
         auto& blocks = bins[index].blocks;
         const std::size_t needed = blocks.size() + count;
@@ -124,7 +124,7 @@ class StreamCache {
         const std::size_t held = bins[index].blocks.size();
         return held > 0 ? take_at(index, held - 1).block : BlockRef{};
     }
-    // The oldest block of a class for another stream, which waits on the GPU for its fence.
+    // The oldest block of a class, for another stream that waits for its fence on the GPU.
     BlockRef take_oldest(ClassIndex index, CUstream waits) {
         const Bin& bin = bins[index];
         if (bin.blocks.empty()) return {};
@@ -133,7 +133,7 @@ class StreamCache {
         if (!fences.wait_on_gpu(bin.blocks.front().fence, waits)) return {};
         return take_at(index, 0).block;
     }
-    // The oldest `most` blocks of a class that have passed, for anybody.
+    // Up to `most` of the oldest blocks of a class whose fences have passed, for any stream.
     void take_passed(ClassIndex index, std::size_t most, std::vector<BlockRef>& out) {
         Bin& bin = bins[index];
         std::size_t count = 0;
@@ -157,30 +157,30 @@ class StreamCache {
         }
         return false;
     }
-    // Whether another thread than one that was just given the stream may use its handle. That of
-    // the per-thread default stream means another stream on every thread.
+    // Whether any thread may use the stream's handle, also one that was not just given the stream.
+    // The handle of the per-thread default stream means a different stream on every thread.
     bool can_record_fence() const {
         return stream.durable && !ended && stream.capture == 0 &&
                stream.handle != VRAMKIT_STREAM_PER_THREAD;
     }
-    // Fences what is unfenced, where that can be done.
+    // Records a fence behind the blocks that have none, if this thread may use the handle.
     void record_fence() {
         if (can_record_fence() && has_unfenced()) record();
     }
-    // The same on a thread that the stream was just given to.
+    // The same on a thread that was just given the stream.
     void record_fence_here() {
         if (names_the_stream_here() && has_unfenced()) record();
     }
-    // A fence behind all that the stream holds now, on a thread that the stream was just given to.
-    // Where none is to be had, somebody else records it, or the card is waited for.
+    // Records a fence behind all work that the stream holds now, on a thread that was just given
+    // the stream. If that fails, a later call records it, or a device sync takes its place.
     Fences::Number fence_point_here() {
         const Fences::Number point = fences.open();
         if (stream.capture == 0 && names_the_stream_here()) record();
         if (!fences.is_recorded(point)) awaited = point;
         return point;
     }
-    // The point up to which the stream holds work now. Where its handle cannot be used it gets its
-    // fence when somebody can.
+    // The point up to which the stream holds work now. If its handle cannot be used here, a later
+    // call that can records the fence.
     Fences::Number point_now(bool given) {
         if (ended) return last_fence;
         if (given || can_record_fence()) return fence_point_here();
@@ -193,7 +193,7 @@ class StreamCache {
         fences.poll();
         return fences.has_passed(point);
     }
-    // The stream is about to go: the last fence, while it lives.
+    // The stream is about to be destroyed: records the last fence while it lives.
     void end() {
         last_fence = fence_point_here();
         ended = true;
@@ -217,14 +217,14 @@ class StreamCache {
     }
     bool names_the_stream_here() const {
         if (stream.handle != VRAMKIT_STREAM_PER_THREAD) return true;
-        // To ask a stream that is captured for its id breaks the capture.
+        // Asking a captured stream for its id breaks the capture.
         if (is_captured(fences.call(), stream.handle)) return false;
         unsigned long long id = 0;
         return fences.call().cuStreamGetId(stream.handle, &id) == CUDA_SUCCESS && id == stream.id;
     }
 
-    ClassSet filled_;  // have blocks
-    ClassSet gaps_;
+    ClassSet filled_;  // classes with blocks
+    ClassSet gaps_;    // classes with gaps to close
 };
 
 }  // namespace vramkit::pool

@@ -1,4 +1,4 @@
-// Streams come and go; what they have done with becomes anybody's.
+// Streams come and go; blocks whose work is done become idle.
 #include "pool/streams/streams.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ constexpr std::size_t kAll = ~std::size_t{0};
 std::optional<std::uint32_t> Streams::number_of(const StreamRef& stream, Failure& why) {
     const Key key{stream.id, stream.capture};
     if (const auto found = numbers_.find(key); found != numbers_.end()) {
-        // First seen as a raw handle, perhaps, and now as a stream of ours.
+        // It may have been seen first as a raw handle, and now as a stream of ours.
         StreamRecord& record = (*this)[found->second];
         const std::lock_guard guard(record.cache->lock);
         record.cache->stream.durable |= stream.durable;
@@ -23,7 +23,7 @@ std::optional<std::uint32_t> Streams::number_of(const StreamRef& stream, Failure
         return found->second;
     }
     const SlowPathScope scope = card_.enter();
-    CUcontext context = card_.context;  // of which the legacy stream is by definition
+    CUcontext context = card_.context;  // the legacy stream is that of this context
     if (!is_legacy(stream.handle) &&
         failed(card_.call.cuStreamGetCtx(stream.handle, &context), "cuStreamGetCtx", why)) {
         return {};
@@ -57,7 +57,7 @@ std::optional<std::uint32_t> Streams::number_of(const StreamRef& stream, Failure
     return number;
 }
 
-// A spare one where there is one. Its record is spare until it is filled.
+// An unused number if there is one. Its record stays marked as spare until it is filled.
 std::optional<std::uint32_t> Streams::new_number(bool capture, Failure& why) {
     auto& spare = capture ? spare_captures_ : spare_streams_;
     auto& records = capture ? captures_ : streams_;
@@ -126,7 +126,7 @@ bool Streams::wait_for_unfenced(std::unique_lock<BriefMutex>& pool, bool for_oth
     for (const auto& each : caches_) {
         const std::lock_guard guard(each->lock);
         if (!each->has_unfenced()) continue;
-        // Other threads go on: only what is here now is waited for.
+        // Other threads continue: the wait covers only what is here now.
         unfenced.emplace_back(each, is_broken(Rule::wait_covers_only_what_came_before)
                                         ? each->fences.open()
                                         : each->fences.close());
@@ -149,7 +149,7 @@ void Streams::end(std::uint32_t number) {
     const std::lock_guard guard(cache.lock);
     cache.end();
     if (is_broken(Rule::ending_stream_gets_last_fence)) cache.fences.pass_all();
-    // No work of a graph that is gone is left.
+    // A graph that is gone has no work left.
     if (is_capture(number)) cache.fences.pass_all();
     numbers_.erase({cache.stream.id, cache.stream.capture});
     ending_.push_back(number);

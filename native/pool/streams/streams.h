@@ -1,4 +1,4 @@
-// Every stream and capture that a pool has seen, and what is kept for those that live.
+// Every stream and capture that a pool has seen, and the stream caches of those that live.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@
 
 namespace vramkit::pool {
 
-// Streams are numbered as they come; captures apart, so that a block's number tells.
+// Streams are numbered as they come. Captures have numbers with a bit of their own, so that the
+// number in a block tells which it is.
 inline constexpr std::uint32_t kCaptureBit = Block::kMostStreams / 2;
 constexpr bool is_capture(std::uint32_t number) { return (number & kCaptureBit) != 0; }
 
@@ -26,9 +27,9 @@ struct StreamRecord {
     std::shared_ptr<StreamCache> cache;  // null: it has ended, and all its work is done
     std::shared_ptr<GraphLife> graph;    // of a capture
     std::uint64_t capture = 0;
-    CUstream handle = nullptr;  // may be dead, unless durable
+    CUstream handle = nullptr;  // may be invalid, unless durable
     bool durable = false;
-    bool spare = false;  // nobody knows its number any more
+    bool spare = false;  // its number is unused
 };
 
 // With the pool's lock, in its context.
@@ -39,7 +40,7 @@ class Streams {
     Streams(const Streams&) = delete;
     Streams& operator=(const Streams&) = delete;
 
-    // The number of a stream that is used now; nullopt and the reason where it is none of ours.
+    // The number of a stream that is used now; nullopt and the reason if the pool cannot use it.
     std::optional<std::uint32_t> number_of(const StreamRef& stream, Failure& why);
     StreamRecord& operator[](std::uint32_t number) {
         return is_capture(number) ? captures_[number & ~kCaptureBit] : streams_[number];
@@ -47,10 +48,10 @@ class Streams {
     const StreamRecord& operator[](std::uint32_t number) const {
         return const_cast<Streams&>(*this)[number];
     }
-    // Of a stream that lives; nullopt: the pool has not seen it, or it has ended.
+    // The number of a live stream; nullopt: the pool has not seen it, or it has ended.
     std::optional<std::uint32_t> find(std::uint64_t id) const;
 
-    // Stream caches of streams and of captures that are not over: slow paths look at these.
+    // Stream caches of streams and of captures that have not ended: slow paths visit all of them.
     using Caches = std::vector<std::shared_ptr<StreamCache>>;
     const Caches& caches() const { return caches_; }
     const Caches& arenas() const { return arenas_; }
@@ -60,36 +61,36 @@ class Streams {
             for (const auto& each : *list) visit(*each);
         }
     }
-    // In the order of numbers, captures after streams; ended ones too.
+    // In the order of their numbers, with those that have ended.
     const std::vector<StreamRecord>& streams() const { return streams_; }
     const std::vector<StreamRecord>& captures() const { return captures_; }
 
-    // From a stream cache, whose lock is held, to idle memory: the oldest blocks whose work is
-    // done.
+    // Moves the oldest blocks whose work is done from a stream cache, whose lock is held, to idle
+    // memory.
     void collect(StreamCache& cache, ClassIndex index, std::size_t most);
-    // Whatever is done, of all streams.
+    // The same for all streams and classes.
     void collect_all();
-    // Waits for all that the streams hold now, without the pool's lock: host functions and other
-    // threads that free meanwhile go on. What was looked at before may have changed.
+    // Waits for all work that the streams hold now. The pool's lock is released for the wait, so
+    // that host functions and other threads can free: the pool's state may have changed after it.
     void wait(std::unique_lock<BriefMutex>& pool);
-    // Blocks of raw streams that nobody spoke of lately: their handles may mean anything by now,
-    // and only the whole card can be waited for. Waits without the pool's lock. True: it was waited
-    // for, and what had no fence before has passed.
+    // For blocks without a fence, freed on raw streams whose handles may be invalid by now: only a
+    // device sync helps. Releases the pool's lock for it. True: it waited, and what had no fence
+    // before counts as passed.
     bool wait_for_unfenced(std::unique_lock<BriefMutex>& pool, bool for_others);
 
     void give_idle(BlockRef block) { memory_.give_idle(block); }
 
-    // Nothing new comes from the stream: its last fence, while it lives.
+    // The stream is about to be destroyed: records its last fence while it lives.
     void end(std::uint32_t number);
-    // Captures whose graphs are gone, and that have not ended yet.
+    // Captures that have not ended here, but whose graphs are gone.
     std::vector<std::uint32_t> captures_that_are_over() const;
-    // Ended streams whose work is done need no stream cache: what they have becomes idle.
+    // Drops the stream caches of ended streams whose work is done: their blocks become idle.
     void drop_ended();
-    // Captures that were made on it go by its handle.
+    // A stream is about to be destroyed: captures made on it must not use its handle any more.
     void handle_closing(CUstream handle);
 
-    // Whether so many records are there that it pays to look which numbers are still known:
-    // is_known(number) for those of blocks and thread caches.
+    // Whether there are so many numbers that it pays to look for unused ones. is_known(number) says
+    // whether a block or a thread cache refers to a number.
     bool should_reuse_numbers() const { return known_numbers() >= look_at_; }
     template <class IsKnown>
     void reuse_numbers(IsKnown is_known) {
@@ -111,7 +112,7 @@ class Streams {
 
     EventPool& events() { return events_; }
     DeviceSync& device_sync() { return device_sync_; }
-    // The driver no longer knows anything. No block that was free is had again.
+    // After a reset: the driver no longer knows our events; no free block may be handed out again.
     void forget_driver();
     void drop_blocks();
     void clear();
@@ -140,13 +141,13 @@ class Streams {
     Stats& counters_;
     EventPool events_;  // outlives the fences below
     DeviceSync device_sync_{card_.call, card_.checker};
-    std::vector<StreamRecord> streams_, captures_;               // by number, ended ones too
+    std::vector<StreamRecord> streams_, captures_;               // by number, also ended ones
     std::vector<std::uint32_t> spare_streams_, spare_captures_;  // without the bit
     std::size_t look_at_ = kLookAtLeast;
     Caches caches_, arenas_;
-    std::unordered_map<Key, std::uint32_t, Hash> numbers_;                 // not of ended ones
-    std::unordered_multimap<CUstream, std::uint32_t> captures_by_handle_;  // ended ones too
-    std::vector<std::uint32_t> ending_;  // ended, and work of them may be under way
+    std::unordered_map<Key, std::uint32_t, Hash> numbers_;                 // only live ones
+    std::unordered_multimap<CUstream, std::uint32_t> captures_by_handle_;  // also ended ones
+    std::vector<std::uint32_t> ending_;  // ended, but their work may still run
 };
 
 }  // namespace vramkit::pool

@@ -1,4 +1,4 @@
-// The kernel's part of biased locks.
+// The kernel's part of a biased lock.
 #include "pool/threads/biased_lock.h"
 
 #include <linux/membarrier.h>
@@ -21,7 +21,7 @@ bool BiasedLock::kernel_has_barrier() {
 
 void BiasedLock::put_barrier() {
     if (!kernel_has_barrier() || membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) return;
-    // Somebody has forbidden the call since (a sandbox). No store stays unseen for so long.
+    // A sandbox has forbidden the call since. No store stays invisible for so long.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 

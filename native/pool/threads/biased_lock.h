@@ -1,14 +1,15 @@
-// Who has a cache: its own thread many million times a second, and seldom another one.
+// A lock biased towards one owner: the thread of a cache takes it many million times a second,
+// other threads (guests) seldom.
 //
-// The owner says by a plain store that it is in, and then looks whether a guest knocks. A guest
-// knocks, has the kernel put a barrier into every running thread of the process, and then looks
-// whether the owner is in. Whichever way the two meet, one sees the other:
+// The owner sets `inside` by a plain store, then reads `knocked`. A guest sets `knocked`, has the
+// kernel execute a barrier in every running thread of the process, then reads `inside`. Whichever
+// way the two interleave, one sees the other:
 //
-//   the owner looked before the barrier   its store came before the look: the guest sees it, waits
-//   the owner looked after the barrier    it sees the knock, goes out again, waits
+//   the owner read before the barrier   its store came before that: the guest sees it and waits
+//   the owner read after the barrier    it sees the knock, leaves again and waits
 //
-// So the owner pays nothing for guests, and guests some microseconds. Where the kernel knows no
-// such barrier (membarrier, Linux 4.14), the owner's store is an exchange, which is one.
+// So guests cost the owner nothing, and themselves some microseconds. If the kernel has no such
+// barrier (membarrier, Linux 4.14), the owner's store is an exchange, which is a barrier itself.
 #pragma once
 
 #include <atomic>
@@ -18,22 +19,22 @@ namespace vramkit::pool {
 
 class BiasedLock {
   public:
-    // Whether the kernel puts barriers into other threads. Asked once in a process.
+    // Whether the kernel has membarrier. Asked once in a process.
     static bool kernel_has_barrier();
 
     explicit BiasedLock(bool barrier = kernel_has_barrier()) : barrier_(barrier) {}
     BiasedLock(const BiasedLock&) = delete;
     BiasedLock& operator=(const BiasedLock&) = delete;
 
-    // For the owner, as soon as no guest is in.
+    // For the owner. Waits while a guest has the lock.
     void enter() {
         while (!try_to_enter()) [[unlikely]]
             spin_while(knocked_);
     }
     void leave() { inside_.store(false, std::memory_order_release); }
 
-    // For any thread, the owner included, when that is outside: in three steps, so that who visits
-    // several needs one barrier. Only one guest at a time.
+    // For any thread, also the owner while it does not hold the lock. In three steps, so that a
+    // guest that takes several locks needs only one barrier. One guest at a time.
     void knock() {
         while (knocked_.exchange(true, std::memory_order_seq_cst)) spin_while(knocked_);
     }
@@ -43,7 +44,7 @@ class BiasedLock {
     }
     void let_go() { knocked_.store(false, std::memory_order_release); }
 
-    // All at once.
+    // The three steps in one.
     void visit() {
         knock();
         put_barrier();
@@ -63,8 +64,8 @@ class BiasedLock {
         leave();
         return false;
     }
-    // Whoever is in moves blocks or adds up, a matter of nanoseconds: nobody makes a driver call
-    // there, though the checker of a simulated GPU is told.
+    // The holder only moves blocks or adds up counters, which takes nanoseconds. It makes no driver
+    // call, except to tell the checker of a simulated GPU.
     static void spin_while(const std::atomic<bool>& taken) {
         for (int tries = 0; taken.load(std::memory_order_relaxed); ++tries) {
             if (tries < 64) {

@@ -1,7 +1,6 @@
 // Thread caches are made, filled, emptied and retired.
 #include "pool/threads/thread_caches.h"
 
-// streams.
 #include <algorithm>
 #include <bit>
 #include <mutex>
@@ -14,16 +13,17 @@
 namespace vramkit::pool {
 namespace {
 
-constexpr std::uint64_t kRefillPart = 64;       // of a cache's bytes
-constexpr std::uint64_t kRefillPartOfRoom = 8;  // that it has left
+constexpr std::uint64_t kRefillPart = 64;       // a refill takes this part of a cache's bytes
+constexpr std::uint64_t kRefillPartOfRoom = 8;  // ... of the room that it has left
 // Parts of a cache's bytes: what leaves when there are too many, a block that is too large to stay,
 // and one that is too small to matter.
 constexpr std::uint64_t kSpilledPart = 8;
 constexpr std::uint64_t kLargePart = 16;
 constexpr std::uint64_t kLightPart = 1024;
 
-// How many blocks of a class stay, where the last may have `worth` bytes. The second is asked for
-// less often than the first, the third less than the second: each must weigh a quarter.
+// How many blocks of a class stay, if the last one may have `worth` bytes. The second is needed
+// less often than the first, the third less than the second: each further block counts four times
+// as much.
 std::size_t worth_keeping(std::uint64_t bytes, std::uint64_t worth) {
     if (bytes > worth) return 0;
     return static_cast<std::size_t>(1 + (std::bit_width(worth / bytes) - 1) / 2);
@@ -37,7 +37,7 @@ ThreadCache& ThreadCaches::of(std::uint32_t number) {
 }
 
 ThreadCache* ThreadCaches::make(std::uint32_t number) {
-    // The checker of a simulated GPU listens to threads with a context.
+    // The checker of a simulated GPU needs a current context on the thread.
     const SlowPathScope scope = card_.enter();
     forget_gone_pools();
     retire_ended();
@@ -67,7 +67,7 @@ void ThreadCaches::configure(const Config& config) {
     for (const auto& cache : caches_) set_bounds(*cache, cache->caches_of_thread);
 }
 
-// A thread shares what it may keep evenly between its streams.
+// A thread divides the bytes that it may keep evenly among its streams.
 void ThreadCaches::set_bounds(ThreadCache& cache, std::size_t caches_of_thread) const {
     cache.caches_of_thread = caches_of_thread;
     cache.most_blocks.store(most_blocks_, std::memory_order_relaxed);
@@ -164,8 +164,8 @@ std::size_t ThreadCaches::room_for(const ThreadCache& cache, ClassIndex index,
     const std::uint64_t held = cache.bins[index].blocks.size();
     if (cache.bytes >= most_bytes || held >= most_blocks) return 0;
     if (index >= cache.first_large.load(std::memory_order_relaxed)) return 0;
-    // A refill is a small part of the cache: one with much of a class would push the others out. A
-    // cache that is only taken from has room, and gets more of what its stream has already.
+    // A refill is a small part of the cache: a large one would evict the other classes. A cache
+    // that is mostly taken from has room, and gets more of what its stream cache has.
     const std::uint64_t room = most_bytes - cache.bytes;
     std::uint64_t bytes = most_bytes / kRefillPart;
     if (from_stream_cache) bytes = std::max(bytes, room / kRefillPartOfRoom);
@@ -197,7 +197,7 @@ bool ThreadCaches::evict_excess(ThreadCache& cache, ClassIndex full) {
     StreamCache& stream_cache = *cache.stream_cache;
     bool many = false;
     const ThreadCache::Entered entered(cache);
-    // The oldest go.
+    // Moves the oldest.
     const auto move = [&](ClassIndex index, std::size_t blocks) {
         ThreadCache::Bin& from = cache.bins[index];
         blocks = std::min(blocks, from.blocks.size());
@@ -212,14 +212,14 @@ bool ThreadCaches::evict_excess(ThreadCache& cache, ClassIndex full) {
     } else if (cache.bytes <= most) {
         move(full, (cache.bins[full].blocks.size() + 1) / 2);
     }
-    // Smaller ones, or the bound has fallen.
+    // Other classes are to blame, or the bound was lowered.
     if (cache.bytes > most) evict_bytes(cache, most, move);
     while (cache.top > 0 && cache.bins[cache.top].blocks.empty()) --cache.top;
     return many;
 }
 
-// Too many bytes: what nobody needed while half as many went goes, then what is worth least. Of
-// both the largest first, for the small ones weigh nothing.
+// Too many bytes: first blocks leave that were not needed while half of the cache was spilled, then
+// those that are worth least. The largest first in both cases, since small ones hardly count.
 template <class Move>
 void ThreadCaches::evict_bytes(ThreadCache& cache, std::uint64_t most, Move move) {
     const std::uint64_t enough = most - most / kSpilledPart;
@@ -239,7 +239,7 @@ void ThreadCaches::evict_bytes(ThreadCache& cache, std::uint64_t most, Move move
         }
     }
     cache.spilled += most - enough;
-    // It was found out the last time, and is now perhaps more.
+    // Start a little above the value that was found the last time.
     cache.worth = std::clamp(2 * cache.worth, light, most);
     for (; cache.bytes > enough; cache.worth /= 2) {
         const std::uint64_t least = cache.worth < light ? 0 : light;

@@ -1,5 +1,5 @@
-// The thread caches of one pool: who has one, how much it may keep, and the way of blocks between
-// them and the caches of their streams.
+// The thread caches of one pool: which threads have one, how much each may keep, and how blocks
+// move between them and the stream caches.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace vramkit::pool {
 
-// With the pool's lock, in its context, where nothing else is said.
+// With the pool's lock, in its context, unless stated otherwise.
 class ThreadCaches {
   public:
     ThreadCaches(std::uint64_t pool, const DeviceContext& card, Streams& streams)
@@ -23,53 +23,53 @@ class ThreadCaches {
     ThreadCaches(const ThreadCaches&) = delete;
     ThreadCaches& operator=(const ThreadCaches&) = delete;
 
-    // Of the calling thread, made where it has none.
+    // The cache of the calling thread for a stream, made if there is none.
     ThreadCache& of(std::uint32_t number);
-    // The calling thread's caches of streams that have ended go. One that works with ever new
-    // streams keeps caches only of those that live.
+    // Retires the calling thread's caches of streams that have ended, so that a thread that keeps
+    // using new streams has caches only for live ones.
     void retire_ended();
     // The thread of a cache ends.
     void retire(ThreadCache* cache);
     void configure(const Config& config);
 
-    // The stream's own blocks, at once. Takes a few: what is not handed out now goes into the
-    // cache. With neither lock.
+    // A block of the stream cache. Takes a few: those not handed out now go into the thread cache.
+    // Called without the pool's lock and the biased lock.
     BlockRef refill(ThreadCache& cache, ClassIndex index);
-    // Blocks that the cache may take beside the one that is asked for. With its biased lock.
+    // How many blocks the cache may take besides the one asked for. With its biased lock.
     std::size_t room_for(const ThreadCache& cache, ClassIndex index,
                          bool from_stream_cache = false) const;
-    // Moves what is too much to the stream cache, whose lock is held; `full` is the class that
-    // grew. True: the stream cache has more of a class than it should.
+    // Moves excess blocks to the stream cache, whose lock is held; `full` is the class that grew.
+    // True: the stream cache now has too many of a class.
     bool evict_excess(ThreadCache& cache, ClassIndex full);
     std::size_t most_in_stream_cache() const {
         return stream_cache_blocks_.load(std::memory_order_relaxed);
     }
 
-    // All blocks of a cache to that of their stream; to idle memory where its work is long done.
-    // end: what is freed here later leaves at once.
+    // Moves all blocks of a cache to the stream cache; to idle memory if the stream has ended and
+    // its work is done. end: what is freed here later leaves at once.
     void drain(ThreadCache& cache, bool end = false);
     void drain_all();
-    // What nobody needed since the last time, to the caches of their streams.
+    // Moves blocks that were not needed since the last call to the stream caches.
     void decay();
-    // Nothing new comes from the stream; caches of it pass on what is still freed.
+    // The stream is about to be destroyed; its caches pass on what is still freed.
     void end_stream(std::uint32_t number);
-    // Graphs that are gone end their captures; ended streams whose work is done are dropped.
+    // Ends captures whose graphs are gone, and drops ended streams whose work is done.
     void drop_ended();
 
-    // Of the calling thread's last request or of all since the last reset_largest().
+    // The largest class that any thread asked for since the last reset_largest().
     ClassIndex largest_asked_for() const;
     ClassIndex reset_largest();
     Counters counters() const;
-    // By stream, as far as threads that are there tell.
+    // Stream id and live bytes, counted over threads that have not ended.
     std::pair<std::uint64_t, std::int64_t> stream_with_most_in_use() const;
 
     using List = std::vector<std::unique_ptr<ThreadCache>>;
     const List& all() const { return caches_; }
-    // Nobody gets an address of before.
+    // After a reset: no address from before it is handed out again.
     void drop_blocks();
     void clear() { caches_.clear(); }
 
-    alignas(64) Usage usage;  // written now and then: not on a line that all read
+    alignas(64) Usage usage;  // written at times: not on a cache line that all threads read
 
   private:
     ThreadCache* make(std::uint32_t number);
@@ -84,8 +84,8 @@ class ThreadCaches {
     std::atomic<std::uint64_t> stream_cache_blocks_{0};
     std::uint64_t most_blocks_ = 0, most_bytes_ = 0, most_thread_bytes_ = 0;
     List caches_;
-    Counters ended_;          // of caches whose threads are gone
-    ClassIndex largest_ = 0;  // asked of them since the last reset_largest()
+    Counters ended_;          // of caches that were retired
+    ClassIndex largest_ = 0;  // asked of those since the last reset_largest()
 };
 
 }  // namespace vramkit::pool

@@ -19,24 +19,24 @@ using Entry = Local::Entry;
 void give_back(Local& local) {
     const std::vector<Entry> entries = std::exchange(local.entries, {});
     local.forget_lately();
-    // In a fork the locks may be held by threads that are not there.
+    // In a forked child the locks may be held by threads that do not exist.
     if (fork_count() > 0) return;
     for (const Entry& entry : entries) {
         try {
-            // What a thread remembers are pools.
+            // The ids that a thread remembers are those of pools.
             const PinnedListener pinned(entry.pool);
             if (auto* const pool = static_cast<Pool*>(pinned.get())) {
                 pool->cache_ending(entry.cache);
             }
         } catch (const std::bad_alloc&) {
-            // The cache stays with its pool, which empties it when memory is short.
+            // The cache stays with its pool, which drains it when memory is short.
         }
     }
 }
 
 constinit thread_local bool objects_are_gone = false;
 
-// Ends among the objects of the thread.
+// Destroyed with the other thread-local objects of the thread.
 struct Owner {
     ~Owner() {
         objects_are_gone = true;
@@ -44,7 +44,7 @@ struct Owner {
     }
 };
 
-// The thread's very end comes after its objects'. The main thread's never does.
+// Runs after all thread-local objects are destroyed; never on the main thread.
 void end_of_thread(void* local) {
     const std::unique_ptr<Local> ending(static_cast<Local*>(local));
     give_back(*ending);
@@ -69,8 +69,8 @@ constinit thread_local Local* here = nullptr;
 void remember_cache(std::uint64_t pool, ThreadCache* cache) {
     if (here == nullptr) here = &make_local();
     if (!objects_are_gone) {
-        // Made by the first cache of a thread, after it has called the driver: what the driver
-        // keeps for the thread is then still there when the caches are given back.
+        // Made with the first cache of a thread, after its first driver call: it is destroyed
+        // before the driver's own thread-local state, which the give-back needs.
         [[maybe_unused]] thread_local Owner owner;
     }
     here->entries.push_back({pool, cache});

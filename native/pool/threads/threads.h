@@ -1,4 +1,4 @@
-// What a thread remembers of pools, and what pools must know of threads that end.
+// A thread's list of its caches, and their return to the pools when the thread ends.
 #pragma once
 
 #include <array>
@@ -11,9 +11,9 @@ namespace vramkit::pool {
 
 class Pool;
 
-// What a thread keeps: all its caches, and those used lately by where their keys point. Given back
-// while the thread's objects are destroyed; and once more at its very end, for those of them that
-// free blocks after that.
+// All caches of a thread, and small tables of recently used ones, indexed by stream id and stream
+// number. Given back while the thread-local objects are destroyed; and once more at the very end of
+// the thread, for objects that free blocks after that.
 struct Local {
     static constexpr std::size_t kLately = 16;
     struct Entry {
@@ -42,11 +42,12 @@ struct Local {
         by_number.fill({});
     }
 };
-// One word, null before the thread's first cache: the hot path passes no guard of an object.
+// A plain pointer, null before the thread's first cache: the hot path needs no initialization guard
+// of a thread-local object.
 extern constinit thread_local Local* here;
 
-// The calling thread's cache of a pool and stream, or null. One comparison where the stream is
-// among those used lately.
+// The calling thread's cache of a pool and stream, or null. One comparison if the stream was used
+// recently.
 inline ThreadCache* find_cache(std::uint64_t pool, const StreamRef& stream) {
     if (here == nullptr) return nullptr;
     return here->find(here->by_stream[stream.id % Local::kLately], pool,

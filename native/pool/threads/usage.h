@@ -1,4 +1,4 @@
-// How many bytes users hold, and the most they ever held, without a counter that all threads write.
+// Bytes in use and their peak, without a counter that all threads write.
 #pragma once
 
 #include <algorithm>
@@ -12,21 +12,22 @@
 
 namespace vramkit::pool {
 
-// Each cache counts what its thread took and gave back. It may rise to its allowance, and fall some
-// way below it, without a word: the hot path reads nothing that others write. The allowances and
-// what is left over add up to the peak and 64 KiB for each thread, shared by its caches:
+// Each cache counts what its thread took and gave back. The count may rise to the cache's
+// allowance, and fall some way below it, without touching shared state: the hot path reads nothing
+// that other threads write. The allowances and what is left over add up to the peak plus a slack of
+// 64 KiB for each thread, shared by its caches:
 //
 //   sum of allowances + counts of caches that are gone + left = peak + sum of slacks
 //
-// so users never hold more than the peak by more than that unseen. A cache that needs more takes
-// from what is left, one that has far too much gives some back: one atomic operation, now and then.
-// Only when nothing is left are all looked at, under a lock of its own, which is taken last before
-// biased locks.
+// So bytes in use exceed the recorded peak by the slacks at most. A cache that needs more takes
+// from what is left, one that has far too much gives some back: one atomic operation, rarely. Only
+// when nothing is left are all caches visited, under a lock of its own, which is the last one taken
+// before biased locks.
 class Usage {
   public:
     static constexpr std::int64_t kSlack = 64 * 1024;
-    // What is left is thought of in parts: one for each cache, and some more. A cache takes one,
-    // and may have some to spare.
+    // What is left is divided into parts: one for each cache, and some more. A cache takes one part
+    // at a time, and gives back when it has more than kSpareParts unused.
     static constexpr std::int64_t kMoreParts = 4;
     static constexpr std::int64_t kSpareParts = 3;
 
@@ -37,7 +38,7 @@ class Usage {
         cache.slack = kSlack;
         allow(cache, kSlack);
     }
-    // The caches of one thread have its 64 KiB together.
+    // The caches of one thread share its 64 KiB.
     void share_slack(const std::vector<ThreadCache*>& of_thread) {
         const std::lock_guard guard(lock_);
         const std::int64_t each = kSlack / static_cast<std::int64_t>(of_thread.size());
@@ -45,7 +46,7 @@ class Usage {
         for (ThreadCache* cache : of_thread) less += std::exchange(cache->slack, each) - each;
         take_slack(less);
     }
-    // The cache goes; what it counted stays.
+    // Removes a cache; what it counted stays.
     void remove(ThreadCache& cache) {
         const std::lock_guard guard(lock_);
         std::int64_t unseen = cache.slack;
@@ -72,7 +73,7 @@ class Usage {
         allow(cache, cache.allowance + taken);
         return true;
     }
-    // With the biased lock, after `live` fell: of far more than that, a part is kept.
+    // With the biased lock, after `live` fell: if the allowance is far above it, keeps one part.
     void fall(ThreadCache& cache) {
         if (cache.live >= cache.spare_below) [[likely]]
             return;
@@ -82,11 +83,11 @@ class Usage {
         allow(cache, cache.live + kept);
         left_.fetch_add(spare - kept, std::memory_order_relaxed);
     }
-    // Nothing was left for a cache that has risen: perhaps this is a new peak. For its own thread.
+    // After rise() failed: this may be a new peak. On the cache's own thread.
     void claim(ThreadCache& cache) {
         const std::lock_guard guard(lock_);
         {
-            // Others have claimed meanwhile, and there is enough again.
+            // Another thread may have claimed in the meantime, so that there is enough again.
             const ThreadCache::Entered entered(cache);
             if (rise(cache)) return;
         }
@@ -100,7 +101,7 @@ class Usage {
     std::int64_t peak() {
         const std::lock_guard guard(lock_);
         const AllVisited all(caches_);
-        // Allowances stay as they are: whoever asks often disturbs nobody.
+        // Allowances stay as they are, so that frequent calls disturb no other thread.
         if (const std::int64_t risen = sum() - peak_; risen > 0) {
             peak_ += risen;
             left_.fetch_add(risen, std::memory_order_relaxed);
@@ -123,7 +124,7 @@ class Usage {
         const std::int64_t part = part_of(left_.load(std::memory_order_relaxed));
         cache.spare_below = bytes - kSpareParts * (part + kSlack);
     }
-    // What was held by it alone was never seen.
+    // Takes slack away. If less is left, bytes that never counted are in use: count all caches.
     void take_slack(std::int64_t bytes) {
         if (left_.fetch_sub(bytes, std::memory_order_relaxed) < bytes) look_at_all();
     }
@@ -131,13 +132,13 @@ class Usage {
         const AllVisited all(caches_);
         start_from(sum(), peak_);
     }
-    // With all words.
+    // With all biased locks.
     std::int64_t sum() const {
         std::int64_t live = gone_;
         for (const ThreadCache* each : caches_) live += each->live;
         return live;
     }
-    // With all words. Whoever works soon takes its part: those that do not get none.
+    // With all biased locks. Nothing is handed out in advance: active caches take their parts soon.
     void start_from(std::int64_t live, std::int64_t peak) {
         peak_ = std::max(peak, live);
         left_.store(peak_ - live, std::memory_order_relaxed);
@@ -148,7 +149,7 @@ class Usage {
     std::vector<ThreadCache*> caches_;
     std::int64_t gone_ = 0;
     std::int64_t peak_ = 0;
-    alignas(64) std::atomic<std::int64_t> left_{0};  // written now and then, by all
+    alignas(64) std::atomic<std::int64_t> left_{0};  // written by all threads, rarely
     std::atomic<std::int64_t> parts_{kMoreParts};
 };
 

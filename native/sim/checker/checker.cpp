@@ -81,7 +81,7 @@ void Checker::host_waited(const Clock& clock) {
     ++host_version_;
 }
 
-// Makes `at` the border of a segment where one spans it.
+// Splits the segment that spans `at`, if there is one.
 void Checker::split(std::uint64_t at) {
     auto after = history_.lower_bound(at);
     if (after == history_.begin()) return;

@@ -250,7 +250,7 @@ void Core::share_multiprocessors(std::vector<Operation*>& kernels) {
         starved |= kernel->share < kernel->demand;
         set_rate(kernel, kernel->share / kernel->demand);
     }
-    // Where somebody waits for multiprocessors, the end of each wave is a moment to share anew.
+    // If a kernel waits for multiprocessors, they are shared again at the end of each wave.
     for (Operation* kernel : kernels) {
         kernel->boundary = kNever;
         if (!starved || kernel->rate <= 0) continue;
