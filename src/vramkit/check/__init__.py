@@ -1,4 +1,4 @@
-"""Runs a program on the simulated GPU and says which of its accesses to memory nothing orders."""
+"""Runs a program on the simulated GPU and reports accesses to memory that are not ordered."""
 
 from vramkit.check.result import CheckedProcess, CheckResult, Verdict
 from vramkit.check.run import check_program

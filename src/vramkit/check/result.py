@@ -16,10 +16,10 @@ NOT_FOUND = 127
 
 
 class CheckedProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """One process that opened the simulated GPU, as it wrote with its last report or at exit.
+    """One process that opened the simulated GPU, as of its last report or its exit.
 
-    `left_out` counts what was found beyond the reports that are kept. `left_open` is None where the
-    process did not end by itself.
+    `left_out` counts reports beyond those that are kept. `left_open` is None if the process did not
+    end by itself.
     """
 
     pid: int
@@ -33,7 +33,7 @@ class CheckedProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """`program_status`: its exit status, 128 + the signal where one ended it."""
+    """`program_status`: its exit status, or 128 + the signal that ended it."""
 
     program: list[str]
     program_status: int
@@ -52,7 +52,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def left_out(self) -> int:
-        """How many more were found than are in `reports`."""
+        """How many reports were found beyond those in `reports`."""
         return sum(process.left_out for process in self.processes)
 
     @property
@@ -77,7 +77,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
         return sum(process.calls for process in self.processes)
 
     def verdict(self, *, warnings_as_errors: bool = False) -> Verdict:
-        """What the run came to: reports count before the program's own failure."""
+        """The outcome of the run: reports come before the program's own failure."""
         if self.errors or (warnings_as_errors and self.warnings):
             return "reports"
         if self.program_status:

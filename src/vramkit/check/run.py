@@ -24,8 +24,8 @@ def check_program(
     """Runs the program to its end with the checker on.
 
     Its standard streams are the caller's, or are captured. Settings in VRAMKIT_SIM stay in force
-    (capacity, clock, data, ...) except those that this run is about. Drivers that the caller has
-    open, a simulated one too, are not touched. Raises CheckError for a bad setting and
+    (capacity, clock, data, ...) except those that the check itself sets. Drivers that the caller
+    has open, also a simulated one, are not touched. Raises CheckError for a bad setting and
     vramkit.launch.LaunchError for a program that cannot be started.
     """
     settings = run_settings(os.environ.get("VRAMKIT_SIM", ""), stacks=stacks, profile=profile)

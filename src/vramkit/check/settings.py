@@ -26,7 +26,7 @@ class _Answer(msgspec.Struct):
 
 
 def run_settings(text: str, *, stacks: str, profile: str | None) -> dict[str, str]:
-    """`text`, that of VRAMKIT_SIM, stays in force except for what a checked run is about."""
+    """`text`, the value of VRAMKIT_SIM, with the settings that a checked run needs."""
     settings = {"clock": "virtual", "profile": "h200"}
     for part in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = part.partition("=")

@@ -72,7 +72,7 @@ def conflict(report: Report, folder: Path | None = None) -> Conflict:
 
 
 def deed(site: Site) -> str:
-    """Who does what: "`cuMemcpyHtoDAsync` writes on stream 3, from thread 1 (python)"."""
+    """The access in words: "`cuMemcpyHtoDAsync` writes on stream 3, from thread 1 (python)"."""
     where = "on the host" if site.stream is None else f"on stream {site.stream}"
     verb = VERBS.get(site.access, site.access)
     return f"`{call_name(site.call)}` {verb} {where}, called from {site.thread}"
@@ -121,7 +121,7 @@ def call_name(symbol: str) -> str:
 
 
 def summary(result: CheckResult, status: int) -> list[str]:
-    """What came of the run, in a few lines; `status` is the exit status of the check."""
+    """The outcome of the run, in a few lines; `status` is the exit status of the check."""
     lines = []
     if result.calls:
         lines.append(_found(result))
@@ -139,7 +139,7 @@ def summary(result: CheckResult, status: int) -> list[str]:
 
 
 def _missing(result: CheckResult) -> str:
-    """Calls that were looked up in vain. A library looks up all it knows: no harm by itself."""
+    """Calls that were looked up and not found: harmless, as libraries look up all they know."""
     names = sorted({call.call for call in result.unsupported if call.reason == "missing"})
     if not names:
         return ""
@@ -153,7 +153,7 @@ def _found(result: CheckResult) -> str:
     found = count if result.reports else "no report"
     processes = len([process for process in result.processes if process.calls])
     where = f" in {processes} processes" if processes > 1 else ""
-    # A process that was killed has told of its calls as of its last report.
+    # The call count of a killed process is that of its last report.
     least = "at least " if result.signal is not None else ""
     if result.left_out:
         found += f" and {count_text(result.left_out, 'more report')} left out"

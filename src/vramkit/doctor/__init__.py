@@ -1,4 +1,4 @@
-"""What a machine's GPU memory can do and what limits it: facts, measurements and a verdict."""
+"""Examines a machine's GPU memory: facts, measurements, limits and a verdict."""
 
 from vramkit.doctor.examine import examine
 from vramkit.doctor.facts import Examination, Finding

@@ -1,4 +1,4 @@
-"""What some driver calls cost the host, Python's own share of a call included."""
+"""The host time of some driver calls, with Python's own share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def measure_calls(device: Device, clock: Clock, samples: int) -> list[CallCost]:
 
 
 def _each(call: Callable[[], object], clock: Clock, times: int) -> float:
-    """Seconds a call, over a row of them: one alone is too short for a clock."""
+    """Seconds per call, over many in a row: one alone is too short for a clock."""
     start = clock()
     for _ in range(times):
         call()

@@ -1,4 +1,4 @@
-"""The driver and the card as they say themselves; the link from NVML or from the profile."""
+"""What the driver says about itself and the card; the link from NVML or from the profile."""
 
 from __future__ import annotations
 

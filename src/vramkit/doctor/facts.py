@@ -62,7 +62,7 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """The PCIe link. None: unknown. `source` says who answered, or why nobody did."""
+    """The PCIe link. None: unknown. `source` says where it was read, or why it could not be."""
 
     generation: int | None
     width: int | None

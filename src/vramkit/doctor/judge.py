@@ -1,4 +1,4 @@
-"""Verdicts: pure functions from facts to findings, one a question."""
+"""Verdicts: pure functions from facts to findings, one for each question."""
 
 from __future__ import annotations
 

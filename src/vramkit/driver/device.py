@@ -44,10 +44,10 @@ NOT_RECORDED: AbstractContextManager[None] = nullcontext()
 
 
 class Device(_core.Device):
-    """One GPU of a driver; Driver.device() gives it, the same object each time.
+    """One GPU of a driver; Driver.device() returns it, the same object each time.
 
     Uses the primary context, as the CUDA runtime does. A thread that has another context current
-    keeps it; one that has none gets this. Usable from any thread.
+    keeps it; in a thread without one, this becomes current. Usable from any thread.
     """
 
     def __init__(self, driver: Driver, ordinal: int, handle: int) -> None:
@@ -103,7 +103,7 @@ class Device(_core.Device):
 
     @property
     def per_thread_stream(self) -> Stream:
-        """The default stream of whichever thread uses it."""
+        """The per-thread default stream: that of the thread that uses it."""
         return Stream.from_handle(self, PER_THREAD_HANDLE)
 
     def event(self, *, timing: bool = True) -> Event:
@@ -123,20 +123,20 @@ class Device(_core.Device):
     def register(
         self, buffer: SupportsBuffer | int, *, nbytes: int | None = None
     ) -> RegisteredMemory:
-        """Pin memory that exists: a writable buffer object, or an address with nbytes."""
+        """Pin existing memory: a writable buffer object, or an address with nbytes."""
         return RegisteredMemory(self, buffer, nbytes)
 
     @property
     def granularity(self) -> int:
-        """Sizes given to reserve() and create() are multiples of this."""
+        """Sizes for reserve() and create() must be multiples of this."""
         return _core.virtual_granularity(self)
 
     def reserve(self, nbytes: int) -> AddressRange:
-        """Addresses without memory; AddressRange.map() puts memory there."""
+        """Reserve addresses without memory; AddressRange.map() maps memory there."""
         return AddressRange(self, size(nbytes))
 
     def create(self, nbytes: int) -> PhysicalMemory:
-        """Memory without an address."""
+        """Create memory without an address."""
         return PhysicalMemory(self, size(nbytes))
 
     # Work
@@ -151,11 +151,11 @@ class Device(_core.Device):
     ) -> None:
         """Copy bytes between memory, spans, Buffers of a pool, addresses and buffer objects.
 
-        Without nbytes, the whole source; it must fit. An address is that of device, pinned or
-        registered memory; pageable memory is passed as a buffer object (bytes, bytearray, array).
-        Without a stream it is the driver's synchronous call. In a stream, pinned memory must stay
-        until the copy is done; a pageable source is free on return, and a pageable destination is
-        complete.
+        Without nbytes, the whole source, which must fit. An address must be that of device, pinned
+        or registered memory; pageable memory is passed as a buffer object (bytes, bytearray,
+        array). Without a stream it is the driver's synchronous call. In a stream, pinned memory
+        must stay valid until the copy is done; a pageable source may be reused on return, and a
+        pageable destination is complete on return.
         """
         target = locate(self, dst, writable=True)
         source = locate(self, src, writable=False)
@@ -201,7 +201,7 @@ class Device(_core.Device):
     def recorded(
         self, name: str, lane: str, stream: SupportsCudaStream | None, nbytes: int
     ) -> AbstractContextManager[None]:
-        """Encloses an operation with events, where a timeline of a real card is recorded."""
+        """Records events around an operation while a timeline of a real card is recorded."""
         if self.recorder is None:
             return NOT_RECORDED
         return self.recorder.operation(name, lane, stream, nbytes)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Driver(Owner):
-    """One libcuda.so.1, NVIDIA's or the simulated one; open() gives it."""
+    """One libcuda.so.1, NVIDIA's or the simulated one; made by open()."""
 
     def __init__(self, session: _core.Session) -> None:
         self.session = session
@@ -43,7 +43,7 @@ class Driver(Owner):
 
     @property
     def description(self) -> str:
-        """For tables and reports; says "simulated" and the profile where it is."""
+        """For tables and reports; says "simulated" and the profile if it is."""
         number = f"CUDA {self.version // 1000}.{self.version % 1000 // 10}"
         if self.sim is None:
             return f"NVIDIA driver, {number}"
@@ -70,7 +70,7 @@ class Driver(Owner):
             return self._devices[ordinal]
 
     def begin_timeline(self, timeline: Timeline) -> None:
-        self.session.require_own_process()  # in a forked child nobody may let go of the lock
+        self.session.require_own_process()  # in a forked child the lock may be held for ever
         with self._lock:
             if self._timeline is not None:
                 raise RuntimeError("a timeline of this driver is being recorded already")

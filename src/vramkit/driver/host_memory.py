@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class HostMemory(Memory):
     """Memory that both the host and the card read and write.
 
-    read(), write() and view() tell the simulated GPU's checker what the host touches and when;
-    what is done later through a view, it cannot see.
+    read(), write() and view() tell the simulated GPU's checker what the host accesses and when; it
+    cannot see later accesses through a view.
     """
 
     kind: ClassVar[Kind] = "host"
@@ -30,13 +30,13 @@ class HostMemory(Memory):
         self._views: list[weakref.ref[memoryview]] = []
 
     def read(self, offset: int = 0, nbytes: int | None = None) -> bytes:
-        """A copy of the bytes; the rest from `offset` on where nbytes is not given."""
+        """A copy of the bytes; all from `offset` on if nbytes is not given."""
         offset, nbytes = self._touch(offset, nbytes, write=False)
         with self._range.view() as view:
             return bytes(view[offset : offset + nbytes])
 
     def write(self, data: SupportsBuffer, offset: int = 0) -> None:
-        """Put bytes at an offset."""
+        """Write bytes at an offset."""
         if not is_buffer(data):
             raise TypeError(f"data is {shown(data)}; it may be a buffer object, such as bytes")
         with memoryview(data).cast("B") as source:
@@ -49,7 +49,7 @@ class HostMemory(Memory):
     ) -> memoryview:
         """The bytes themselves, without a copy. close() releases the view.
 
-        The checker takes it as one write (or, with readonly, one read) of the whole at this moment.
+        For the checker this is one write (with readonly, one read) of all bytes at this moment.
         """
         offset, nbytes = self._touch(offset, nbytes, write=not truth(readonly, "readonly"))
         whole = self._range.view()
@@ -73,7 +73,7 @@ class HostMemory(Memory):
 
     def close(self) -> None:
         """Free it and release the views. Raises BufferError while a NumPy array or a slice still
-        uses one of them: its memory would be gone."""
+        uses one of them: it would refer to freed memory."""
         if not self.closed:
             self._release_views()
         super().close()
@@ -97,8 +97,8 @@ class PinnedMemory(HostMemory):
 
 
 class RegisteredMemory(HostMemory):
-    """The caller's memory, pinned where it is until this is closed; closing waits for work in
-    flight. A buffer object is held meanwhile; memory given by address is the caller's to keep.
+    """The caller's memory, pinned in place until this is closed; closing waits for work in flight.
+    A buffer object is kept alive meanwhile; memory given by address must be kept by the caller.
     """
 
     def __init__(

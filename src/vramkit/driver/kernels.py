@@ -29,7 +29,7 @@ class Kernels(Owner):
     def spin(
         self, nanoseconds: int, *, stream: SupportsCudaStream, blocks: int = 1, threads: int = 32
     ) -> None:
-        """Keep `blocks` blocks of the card busy for a time and touch no memory."""
+        """Run `blocks` blocks that spin for a time and access no memory."""
         self._launch("vk_spin", stream, blocks, threads, size(nanoseconds, "nanoseconds"))
 
     def fill(
@@ -121,7 +121,7 @@ class Kernels(Owner):
 
 
 def words(place: Addressed, count: int, what: str) -> int:
-    """The address of `count` words, checked against the size where that is known."""
+    """The address of `count` words, checked against the size if that is known."""
     address, nbytes = addressed(place, what)
     if nbytes is not None and count * 4 > nbytes:
         raise ValueError(f"{count} words take {count * 4} bytes; {what} has {nbytes}")

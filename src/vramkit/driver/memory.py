@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Resource(Owner, ABC):
-    """Something of the driver that must be given back: once, by close() or a with statement.
+    """Something of the driver that must be released once, by close() or a with statement.
 
-    Dropped without that, it is given back with a ResourceWarning. After close() every use raises
+    If dropped without that, it is released with a ResourceWarning. After close() every use raises
     ClosedError; a reset of the simulated GPU closes everything made before it. In a forked child
-    everything is closed: nothing is given back there, and nothing is said.
+    everything is closed: nothing is released there, and there is no warning.
     """
 
     _released = True  # until __init__ has got what it asked for
@@ -32,7 +32,7 @@ class Resource(Owner, ABC):
 
     @abstractmethod
     def _release(self) -> None:
-        """Gives the resource back to the driver; called at most once."""
+        """Releases the resource; called at most once."""
 
     @property
     def closed(self) -> bool:
@@ -52,7 +52,7 @@ class Resource(Owner, ABC):
             )
 
     def close(self) -> None:
-        """Give it back. A second time does nothing."""
+        """Release it. A second time does nothing."""
         if self.closed:
             return
         self._released = True
@@ -70,7 +70,7 @@ class Resource(Owner, ABC):
         try:
             warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
         finally:
-            # Nobody can be told any more, and at interpreter exit the driver may be gone already.
+            # An error cannot be reported here, and at exit the driver may be gone already.
             try:
                 self.close()
             except Exception:
@@ -78,7 +78,7 @@ class Resource(Owner, ABC):
 
 
 class Memory(Resource):
-    """A range of addresses that can be copied from and to."""
+    """A range of addresses for copies and kernels."""
 
     kind: ClassVar[Kind] = "device"
 
@@ -92,7 +92,7 @@ class Memory(Resource):
         return self._address
 
     def at(self, offset: int = 0, nbytes: int | None = None) -> Span:
-        """A part of it; the rest from `offset` on where nbytes is not given."""
+        """A part of it; all from `offset` on if nbytes is not given."""
         offset, nbytes = within(self.nbytes, offset, nbytes)
         return Span(self.address + offset, nbytes, self.kind)
 

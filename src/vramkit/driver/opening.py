@@ -26,7 +26,7 @@ def open(spec: str | None = None) -> Driver:
 
     Without a spec, the environment's VRAMKIT_DRIVER decides, else "cuda"; nothing is simulated
     unless asked for. Opened twice, a driver is the same object. A profile given here resets the
-    simulated GPU where another one is set up; one from VRAMKIT_DRIVER counts on first opening only.
+    simulated GPU if another one is in use; one from VRAMKIT_DRIVER counts on first opening only.
     """
     _refuse_forked()
     given = spec is not None
@@ -68,7 +68,7 @@ def profiles() -> list[str]:
 
 
 def device_of(given: Device | int | None) -> Device:
-    """A device, or the one of that number (none: 0) of the driver that open() chooses.
+    """The given device, or that of a number (None: 0) of the driver that open() chooses.
 
     Raises ClosedError in a forked child.
     """

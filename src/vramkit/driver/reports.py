@@ -19,7 +19,7 @@ class Site(msgspec.Struct):
 
 
 class Report(msgspec.Struct):
-    """Two accesses that nothing orders, or one that nothing allows; `count` times the same."""
+    """Two accesses that are not ordered, or one that is not allowed; seen `count` times."""
 
     kind: Literal[
         "race",
@@ -41,7 +41,7 @@ class Report(msgspec.Struct):
 
 class UnsupportedCall(msgspec.Struct):
     """A driver call that the simulated GPU does not have. `missing`: cuGetProcAddress did not find
-    it, which is no harm unless the program needs it; `not_supported`: made, and refused."""
+    it, which is harmless unless the program needs it; `not_supported`: called, and refused."""
 
     call: str
     reason: Literal["missing", "not_supported"]
@@ -52,8 +52,8 @@ class UnsupportedCall(msgspec.Struct):
 
 
 class LeftOpen(msgspec.Struct):
-    """Memory that was open when the process ended: by the call that allocated it, and from where.
-    A note: the end of the process frees it."""
+    """Memory that was not freed when the process ended: the call that allocated it, and from where.
+    Only a note: the end of the process frees it."""
 
     call: str
     nbytes: int

@@ -18,9 +18,9 @@ MOST_ADVANCE = 1e9  # seconds
 
 
 class SimulatorSettings(msgspec.Struct):
-    """How the simulated GPU is set up at present; `capacity` in bytes for each device.
+    """The current settings of the simulated GPU; `capacity` in bytes for each device.
 
-    `profile_memory` is what the profile's card has: more than `capacity` where bytes are kept.
+    `profile_memory` is the memory of the profile's card, which may be more than `capacity`.
     """
 
     profile: str
@@ -61,11 +61,11 @@ class Simulator(Owner):
     ) -> None:
         """Forget everything and start again.
 
-        Streams, events and memory made before are gone and say so when used; Device objects
-        live on. `scale` is simulated seconds a real second on the wall clock; `data=False` keeps
-        sizes and times only; `capacity` is bytes, or text such as "4GiB"; `patience` is the real
-        seconds after which a wait that nothing can end is a deadlock; `reports` is a file written
-        at exit. Raises ValueError for a setting that cannot be used.
+        Streams, events and memory made before are gone and raise ClosedError when used; Device
+        objects stay valid. `scale` is simulated seconds per real second on the wall clock;
+        `data=False` keeps sizes and times only; `capacity` is bytes, or text such as "4GiB";
+        `patience` is the real seconds after which a wait that nothing can end is a deadlock;
+        `reports` is a file written at exit. Raises ValueError for a setting that cannot be used.
         """
         truth(checker, "checker")
         truth(data, "data")
@@ -96,7 +96,7 @@ class Simulator(Owner):
         self._session.initialise()  # forgotten with all the rest
 
     def settings(self) -> SimulatorSettings:
-        """Raises ValueError where VRAMKIT_SIM cannot be used."""
+        """The settings in force. Raises ValueError if those in VRAMKIT_SIM cannot be used."""
         text = self._controls.settings()
         if error := msgspec.json.decode(text, type=_Refusal).error:
             raise ValueError(f"VRAMKIT_SIM: {error}")
@@ -109,7 +109,7 @@ class Simulator(Owner):
         return self._controls.now() * 1e-9
 
     def advance(self, seconds: float) -> None:
-        """Let the calling thread's host clock run on, as host work would. Virtual clock only."""
+        """Advance the calling thread's host clock, as host work would. Virtual clock only."""
         if number(seconds, "seconds") > MOST_ADVANCE:
             raise ValueError(f"seconds is {seconds}; it may be a number from 0 to {MOST_ADVANCE:g}")
         if not self._controls.advance(seconds * 1e9):
@@ -129,11 +129,11 @@ class Simulator(Owner):
         return msgspec.json.decode(self._controls.reports(), type=list[Report])
 
     def reports_left_out(self) -> int:
-        """Pairs of call sites beyond the first 1000, of which reports() says nothing."""
+        """How many pairs of call sites beyond the first 1000 are not in reports()."""
         return self._controls.reports_left_out()
 
     def unsupported(self) -> list[UnsupportedCall]:
-        """Driver calls that were asked for and that the simulated GPU does not have."""
+        """Driver calls that the program asked for and the simulated GPU does not have."""
         return msgspec.json.decode(self._controls.unsupported(), type=list[UnsupportedCall])
 
     def clear_reports(self) -> None:
@@ -158,8 +158,8 @@ class Simulator(Owner):
         self._controls.block_hold(address, nbytes, stream)
 
     def block_region(self, address: int, nbytes: int) -> None:
-        """Tell the checker that all of a range is handed out in blocks: what lies in none of them
-        is nobody's to use."""
+        """Tell the checker that all of a range is handed out in blocks: an access outside of a
+        block is an error."""
         self._controls.block_region(address, nbytes)
 
     @contextmanager
@@ -173,7 +173,7 @@ class Simulator(Owner):
             self._controls.rely_on_waits(False)
 
     def host_alias(self, address: int) -> int:
-        """The readable host address behind a device address; 0 where there is none."""
+        """The readable host address behind a device address; 0 if there is none."""
         return self._controls.host_alias(address)
 
     # Faults
@@ -202,7 +202,7 @@ class Simulator(Owner):
         self._controls.clear_faults()
 
     def lose_device(self, ordinal: int = 0, code: int = 719) -> None:
-        """The device is gone: every call on its contexts returns this code from now on."""
+        """Simulate a lost device: every call on its contexts returns this code from now on."""
         ordinal = integer(ordinal, "ordinal", 0, 2**31 - 1)
         code = integer(code, "code", 1, 2**31 - 1)
         if not self._controls.lose_device(ordinal, code):

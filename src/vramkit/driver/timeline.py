@@ -36,9 +36,9 @@ class Timeline(Owner):
 
     On the simulated GPU the spans are exact and cost nothing. On a real card an event is recorded
     before and after each copy, fill and kernel that is issued through this Device, and nothing else
-    is seen. That perturbs what is measured: it takes some microseconds of the host for each, and
-    keeps operations of one stream a little further apart. The newest `limit` spans are kept. One
-    timeline a driver at a time.
+    is seen. That perturbs what is measured: it costs some microseconds of host time for each, and
+    moves operations of one stream a little further apart. The newest `limit` spans are kept. A
+    driver can record one timeline at a time.
     """
 
     def __init__(self, device: Device, limit: int = SPANS_KEPT) -> None:

@@ -29,7 +29,7 @@ class SupportsBuffer(Protocol):
 
 
 class Owner:
-    """Owns something of the driver, so that there can be only one: a copy would free it again."""
+    """Owns something of the driver and cannot be copied: a copy would free it again."""
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """copy.copy(), copy.deepcopy() and pickle end here."""
@@ -47,14 +47,14 @@ class MemoryInfo(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A range of addresses. `kind` is None where only the driver can tell what lies there."""
+    """A range of addresses. `kind` is None if only the driver knows what is there."""
 
     address: int
     nbytes: int
     kind: Kind | None = None
 
     def at(self, offset: int = 0, nbytes: int | None = None) -> Span:
-        """A part of it; the rest from `offset` on where nbytes is not given."""
+        """A part of it; all from `offset` on if nbytes is not given."""
         offset, nbytes = within(self.nbytes, offset, nbytes)
         return Span(self.address + offset, nbytes, self.kind)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PhysicalMemory(Resource):
-    """Memory on the card without an address. Closed while mapped, it lives until it is unmapped."""
+    """Memory on the card without an address. If closed while mapped, it lives until unmapped."""
 
     def __init__(self, device: Device, nbytes: int) -> None:
         self._handle = _core.virtual_create(device, nbytes)
@@ -42,7 +42,7 @@ class AddressRange(Memory):
         self._mapped: dict[int, int] = {}  # bytes by offset
 
     def map(self, physical: PhysicalMemory, offset: int = 0) -> None:
-        """Put the whole of `physical` at an offset; it can be used after set_access()."""
+        """Map the whole of `physical` at an offset; it can be used after set_access()."""
         if not isinstance(physical, PhysicalMemory):
             raise TypeError(f"physical is {shown(physical)}; it may be PhysicalMemory")
         offset, nbytes = within(self.nbytes, offset, physical.nbytes)
@@ -55,7 +55,7 @@ class AddressRange(Memory):
         _core.virtual_set_access(self.device, self.address + offset, nbytes)
 
     def unmap(self, offset: int = 0, nbytes: int | None = None) -> None:
-        """Take a range of whole mappings away."""
+        """Unmap a range of whole mappings."""
         offset, nbytes = within(self.nbytes, offset, nbytes)
         _core.virtual_unmap(self.device, self.address + offset, nbytes)
         self._mapped = {

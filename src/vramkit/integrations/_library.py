@@ -44,7 +44,7 @@ def address(function: str) -> int:
 
 
 def usable_pool(pool: Pool) -> Pool:
-    """Raises TypeError for what C functions cannot be given: adaptors and other resources too."""
+    """Raises TypeError for anything but a Pool: C functions cannot use adaptors or resources."""
     if isinstance(pool, type) or not hasattr(pool, "c_handle"):
         raise TypeError(f"pool is {pool!r}; it must be a vramkit.Pool")
     return pool
@@ -56,7 +56,7 @@ def handle(pool: Pool | None) -> int | None:
 
 
 def was_short_of_memory() -> bool:
-    """Whether that is why the last C call of this thread failed."""
+    """Whether the last C call of this thread failed for lack of memory."""
     return bool(library().vramkit_last_status() == OUT_OF_MEMORY)
 
 

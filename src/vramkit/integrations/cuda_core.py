@@ -53,8 +53,8 @@ class MemoryResource(_Base):  # type: ignore[misc]
 
 
 def install(pool: Pool | None = None) -> Pool:
-    """Let cuda.core's Device.allocate of the pool's device allocate from it. Returns the pool,
-    which is Pool.instance() where none is given.
+    """Make cuda.core's Device.allocate on the pool's device use the pool. Returns the pool, which
+    is Pool.instance() if none is given.
     """
     import vramkit
 

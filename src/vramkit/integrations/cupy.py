@@ -30,9 +30,9 @@ _params: dict[int | None, tuple[int, Pool | None]] = {}
 
 
 def install(pool: Pool | None = None) -> Pool:
-    """Let CuPy allocate from vramkit. Returns the pool that serves; uninstall() takes it back.
+    """Make CuPy allocate from vramkit. Returns the pool; uninstall() undoes it.
 
-    A pool serves its own device alone; without one, each device has Pool.instance(device).
+    A pool serves only its own device; without one, each device uses Pool.instance(device).
     """
     global _replaced
     cupy = imported("cupy", PACKAGES)
@@ -46,7 +46,7 @@ def install(pool: Pool | None = None) -> Pool:
 
 
 def uninstall() -> None:
-    """The allocator that was there before install(). Arrays that exist keep their memory."""
+    """Restore the allocator from before install(). Existing arrays keep their memory."""
     global _replaced
     if _replaced is None:
         raise RuntimeError("vramkit is not installed in CuPy; call install() first")
@@ -73,7 +73,7 @@ def _failure(memory: Any) -> Exception:
     words = _library.last_error()
     if not _library.was_short_of_memory():
         return RuntimeError(words)
-    # CuPy's class makes words of its own from three numbers; ours say more.
+    # CuPy's class makes its message from three numbers; ours says more.
     error: Exception = memory.OutOfMemoryError.__new__(memory.OutOfMemoryError, words)
     return error
 

@@ -17,10 +17,10 @@ PACKAGES = "rmm-cu12 or rmm-cu13"
 
 
 def install(pool: Pool | None = None) -> Pool:
-    """Let RMM allocate from vramkit on the pool's device. Returns the pool, which is
-    Pool.instance() where none is given.
+    """Make RMM allocate from vramkit on the pool's device. Returns the pool, which is
+    Pool.instance() if none is given.
 
-    What was allocated before goes back to the resource it came from.
+    Memory that was allocated before goes back to the resource it came from.
     """
     rmm = imported("rmm", PACKAGES)
     chosen = _process_wide() if pool is None else usable_source(pool)
@@ -30,7 +30,7 @@ def install(pool: Pool | None = None) -> Pool:
 
 
 def memory_resource(source: Source | None = None) -> Any:
-    """An rmm.mr.DeviceMemoryResource over a resource of vramkit, Pool.instance() where none is
+    """An rmm.mr.DeviceMemoryResource over a resource of vramkit, Pool.instance() if none is
     given: for one buffer, or under RMM's adaptors.
     """
     rmm = imported("rmm", PACKAGES)

@@ -26,11 +26,11 @@ _installed: Any = None
 
 
 def install(pool: Pool | None = None, *, device: Device | int | None = None) -> Pool:
-    """Let PyTorch allocate all CUDA memory from vramkit. Returns the pool that serves the device.
+    """Make PyTorch allocate all CUDA memory from vramkit. Returns the pool that serves the device.
 
-    Must come before PyTorch's first use of CUDA, and lasts as long as the process. A pool serves
-    its own device; every other one has Pool.instance(device). Called again, it changes the pool:
-    tensors that exist go back where they came from.
+    Must be called before PyTorch's first use of CUDA, and lasts until the process ends. A pool
+    serves its own device; every other device uses Pool.instance(device). A second call changes the
+    pool: memory of existing tensors goes back to the pool it came from.
     """
     global _installed
     torch = _usable_torch()
@@ -56,8 +56,8 @@ def install(pool: Pool | None = None, *, device: Device | int | None = None) -> 
 def mem_pool(pool: Pool | None = None, *, device: Device | int | None = None) -> Any:
     """A torch.cuda.MemPool with vramkit's memory, for `with torch.cuda.use_mem_pool(...)`.
 
-    At any time, beside PyTorch's own allocator, which cuts the blocks it gets from the pool and
-    keeps them until the MemPool goes.
+    May be used at any time, beside PyTorch's own allocator, which splits the blocks it gets from
+    the pool and keeps them until the MemPool is deleted.
     """
     torch = _usable_torch()
     _serve(pool, _choose(pool, device))

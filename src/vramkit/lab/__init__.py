@@ -1,4 +1,4 @@
-"""The lab: measures what memory costs, beside what others do."""
+"""The lab: measures what memory costs, and compares allocators."""
 
 from vramkit.lab import baselines
 

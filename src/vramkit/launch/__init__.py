@@ -1,4 +1,4 @@
-"""Runs a program with a library of ours put before those it would load by itself.
+"""Runs a program with a library of ours in place of one that it would load by itself.
 
 The caller says what to run (`Launch`); `run_program` starts it, passes signals on to it, waits for
 it and says how it ended (`Ended`). Nothing is opened or changed in the calling process.

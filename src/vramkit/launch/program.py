@@ -1,4 +1,4 @@
-"""Finds a program before anything is started, and says what was probably meant where it is not."""
+"""Finds a program before it is started; if there is none, suggests what was probably meant."""
 
 from __future__ import annotations
 

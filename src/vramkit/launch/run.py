@@ -22,13 +22,13 @@ def run_program(launch: Launch, *, capture: bool = False) -> Ended:
     """Runs a program to its end.
 
     Its standard streams are the caller's, or are captured. SIGINT, SIGTERM, SIGHUP and SIGQUIT that
-    reach this process are passed on; the program's way to end is the answer. Raises
+    reach this process are passed on; how the program then ended is returned. Raises
     ProgramNotFoundError.
     """
     must_be_executable(launch.program)
     environment = launch.environment(os.environ)
     with ExitStack() as stack:
-        # Files, not pipes: nobody has to read while the program runs.
+        # Files, not pipes: nothing has to be read while the program runs.
         streams: list[IO[bytes] | None] = [None, None]
         if capture:
             streams = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(2)]

@@ -29,7 +29,7 @@ class Segment(NamedTuple):
 
 
 class Cell:
-    """What lies in one cell, added up."""
+    """The sum of what is in one cell."""
 
     __slots__ = ("classes", "count", "extent", "nbytes", "segment", "streams")
 
@@ -124,7 +124,7 @@ def _segments(snapshot: Snapshot) -> Iterator[tuple[int, Segment]]:
 
 
 def _without_block(snapshot: Snapshot, extent: Extent, start: int, end: int) -> Iterator[Segment]:
-    """Memory of an extent between blocks: rest inside a slab, idle where no slab is."""
+    """Memory of an extent between blocks: rest inside a slab, idle outside of slabs."""
     slabs = snapshot.slabs
     while start < end:
         state: MemoryState = "rest" if extent.use == "block" else "idle"

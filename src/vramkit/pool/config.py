@@ -13,46 +13,46 @@ MIB = 1 << 20
 
 
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pool can be told. The defaults need no change.
+    """The settings of a pool. The defaults suit most programs.
 
-    All but background and nvtx may change later, and with nvtx all but limit too.
+    All except background and nvtx can be changed later; with nvtx, limit cannot be changed either.
     """
 
     alignment: int = 256
-    """Of every block, in bytes: a power of two, 256 to 65536."""
+    """Alignment of every block, in bytes: a power of two, 256 to 65536."""
     thread_cache_max_blocks: int = 64
-    """Free blocks of one size class that a thread keeps for a stream before it shares them."""
+    """Free blocks of one size class that a thread cache keeps for a stream."""
     global_cache_max_blocks: int = 1024
-    """Free blocks of one size class kept for a stream before they become anybody's."""
+    """Free blocks of one size class that a stream cache keeps before they become idle."""
     batch_alloc_count: int = 16
-    """Blocks that are made, or moved between a stream's threads, at a time."""
+    """Blocks made, or moved between thread cache and stream cache, at a time."""
     defrag_threshold: float = 0.3
-    """Fragmentation rate above which the background joins idle memory."""
+    """Fragmentation rate above which the background thread joins idle memory."""
     defrag_interval_ms: int = 5000
-    """Time between two looks at fragmentation."""
+    """Time between two checks of fragmentation."""
     enable_stats: bool = True
     """Count allocations and frees."""
     enable_defrag: bool = True
-    """Join idle memory in the background where it is too scattered."""
+    """Join idle memory in the background when it is too fragmented."""
     cache_bytes: int = 32 * MIB
-    """Bytes that a thread keeps for a stream before it shares them."""
+    """Free bytes that a thread keeps for one stream."""
     thread_cache_bytes: int = 256 * MIB
-    """Bytes that a thread keeps for all its streams together."""
+    """Free bytes that a thread keeps for all its streams together."""
     limit: int | None = None
-    """Bytes the pool may take from the driver, in whole pages of 2 MiB; None: what the card has."""
+    """Bytes the pool may take from the driver, in whole pages of 2 MiB; None: all of the card."""
     decay_ms: int | None = 10_000
-    """Memory that nobody needed for so long goes back to the driver; None: never."""
+    """Memory that was not needed for so long goes back to the driver; None: never."""
     size_classes: Literal["fine", "power_of_two"] = "fine"
     """"fine": multiples of 256 bytes up to 2 KiB, then at most 12.5 % above the request;
     "power_of_two": the thirteen powers of two up to 1 MiB."""
     large: Literal["pool", "direct"] = "pool"
-    """Blocks above 1 MiB: pooled, or straight from cuMemAlloc and by cuMemFree, which waits."""
+    """Blocks above 1 MiB: pooled, or by cuMemAlloc and cuMemFree, which waits for the card."""
     background: bool = True
-    """A thread of the pool does what step() does."""
+    """Run a background thread that does what step() does."""
     nvtx: bool = False
-    """Tell tools which blocks are in use, so that compute-sanitizer sees what lies outside them.
+    """Tell tools which blocks are in use, so that compute-sanitizer finds accesses outside them.
 
-    Needs limit: the pool takes all of it from the driver at once, and keeps it to its end.
+    Needs limit: the pool takes all of it from the driver at once, and keeps it until it is closed.
     """
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ def _in_bounds(name: str, value: int, least: int, words: str) -> None:
 
 
 def _is_integer(value: object) -> bool:
-    """NumPy's integers are some too."""
+    """NumPy's integers count too."""
     return hasattr(type(value), "__index__") and not isinstance(value, bool)
 
 
@@ -116,7 +116,7 @@ def _refuse(name: str, value: object, words: str) -> NoReturn:
 
 
 class PoolStats(msgspec.Struct, frozen=True):
-    """What a pool did since its last reset_stats, and what it holds now. Sizes in bytes."""
+    """Counters since the last reset_stats, and the current state of a pool. Sizes in bytes."""
 
     total_allocated: int
     total_freed: int
@@ -126,15 +126,15 @@ class PoolStats(msgspec.Struct, frozen=True):
     """Served by the thread's own cache."""
     cache_misses: int
     stream_cache_hits: int
-    """Of the misses: served by the stream's cache, which its threads share."""
+    """Of the misses: served by the stream cache, which the stream's threads share."""
     idle_hits: int
-    """... by mapped memory that was nobody's."""
+    """... by idle memory."""
     cross_stream_hits: int
     """... by blocks of other streams whose work was done."""
     gpu_wait_hits: int
     """... by such blocks after a wait on the GPU."""
     remap_hits: int
-    """... by idle memory put together by remapping."""
+    """... by idle memory joined by remapping."""
     growth_hits: int
     """... by new memory."""
     direct_hits: int
@@ -142,31 +142,31 @@ class PoolStats(msgspec.Struct, frozen=True):
     device_growths: int
     """Times that memory was taken from the driver."""
     events_recorded: int
-    """Behind freed blocks, to know when their work is done."""
+    """Events recorded behind freed blocks, to know when their work is done."""
     released_bytes: int
-    """Given back to the driver."""
+    """Bytes given back to the driver."""
     remapped_bytes: int
-    """Mapped at a second address to join idle memory."""
+    """Bytes mapped at a second address to join idle memory."""
     current_usage: int
-    """Asked for and not freed."""
+    """Bytes asked for and not freed."""
     peak_usage: int
     """Exact to 64 KiB a thread."""
     reserved: int
-    """Taken from the driver."""
+    """Bytes taken from the driver."""
     peak_reserved: int
     cached: int
-    """Free, in threads' caches."""
+    """Free, in thread caches."""
     waiting: int
-    """Free, kept for the streams they were freed on."""
+    """Free, in stream caches or held for other streams."""
     idle: int
-    """Free, nobody's."""
+    """Free for any stream."""
     fragmentation_bytes: int
-    """Free, and of no use for a request of the largest size asked for in the last interval."""
+    """Free, in pieces below the largest size asked for in the last interval."""
     fragmentation_rate: float
-    """That over what is reserved."""
+    """fragmentation_bytes / mapped bytes."""
     segments: int
     slabs: int
     large_blocks: int
-    """Blocks of 2 MiB and more that exist: in use, or kept for a stream."""
+    """Blocks of 2 MiB and more: in use, or free in a cache."""
     captures: int
-    """Streams of captures whose graphs live."""
+    """Captured streams whose graphs exist."""

@@ -22,11 +22,11 @@ _lock = Lock()
 
 
 class Pool(_core.PoolEngine):
-    """Hands out device memory in stream order; grows as needed and has nothing to guess.
+    """Hands out device memory in stream order. Grows as needed: there is no size to choose.
 
-    malloc and free from any thread: a block that is freed and asked for again on one stream costs
-    no driver call and, below 2 MiB, no lock but at a new peak of usage. Settings are those of
-    PoolConfig, as keywords.
+    malloc and free may be called from any thread. A block that is freed and allocated again on one
+    stream costs no driver call and, below 2 MiB, no lock except at a new peak of usage. Settings
+    are those of PoolConfig, as keywords.
     """
 
     def __init__(self, *, device: Device | int | None = None, **settings: Any) -> None:
@@ -37,7 +37,7 @@ class Pool(_core.PoolEngine):
     def instance(device: Device | int | None = None) -> Pool:
         """The process-wide pool of a device, made on first use and again after it was closed.
 
-        A plain Pool, whatever class it is asked of. Programs in C have the same one as
+        Always a plain Pool, also when called on a subclass. C programs get the same pool by
         vramkit_pool_instance(device).
         """
         found = device_of(device)
@@ -67,7 +67,7 @@ class Pool(_core.PoolEngine):
 
     def configure(self, **settings: Any) -> None:
         """Change settings at run time; those left out stay."""
-        self._require_present()  # in a forked child nobody may let go of the lock
+        self._require_present()  # in a forked child the lock may be held for ever
         with self._changing:
             changed = _configured(self._config, settings)
             self._apply(changed.for_engine())
@@ -91,15 +91,15 @@ class Pool(_core.PoolEngine):
         Console().print(table)
 
     def snapshot(self, stacks: Mapping[int, Sequence[str]] | Tracking | None = None) -> Snapshot:
-        """What is where now; `stacks` says who asked for a block: lines by address of a live block,
-        or a Tracking adaptor over this pool.
+        """The memory of the pool as it is now. `stacks` says where blocks were allocated: stack
+        lines by the address of a live block, or a Tracking adaptor over this pool.
         """
         from vramkit.pool.snapshot import take
 
         return take(self, self._layout(), stacks)
 
     def trim(self) -> int:
-        """Give idle memory whose work is done back to the driver. The bytes that went."""
+        """Give idle memory whose work is done back to the driver. Returns the bytes released."""
         return self._give_back(False)
 
     def release_all(self) -> int:

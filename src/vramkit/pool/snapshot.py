@@ -26,7 +26,7 @@ State = Literal["live", "cached", "waiting", "idle"]
 
 
 class Extent(msgspec.Struct, frozen=True, gc=False):
-    """Mapped memory without a hole; `pieces` are the bytes of each handle of the driver in it."""
+    """Contiguous mapped memory; `pieces` are the bytes of each handle of the driver in it."""
 
     address: int
     bytes: int
@@ -44,7 +44,7 @@ class Slab(msgspec.Struct, frozen=True, gc=False):
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
-    """`asked` is 0 unless live; `stream` counts in Snapshot.streams and is -1 for idle ones."""
+    """`asked` is 0 unless live; `stream` is an index in Snapshot.streams, -1 for idle blocks."""
 
     address: int
     bytes: int
@@ -54,7 +54,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stream(msgspec.Struct, frozen=True, gc=False):
-    """`id` is that of the driver; 0 of the legacy default stream, which is known by its kind."""
+    """`id` is the driver's; 0 for the legacy default stream, which is known by its kind."""
 
     id: int
     kind: Literal["stream", "capture", "legacy"] = "stream"
@@ -68,9 +68,10 @@ class Stream(msgspec.Struct, frozen=True, gc=False):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Pool.snapshot() gives it. Extents, slabs and blocks are in the order of their addresses.
+    """Made by Pool.snapshot(). Extents, slabs and blocks are in the order of their addresses.
 
-    Exact where no other thread uses the pool meanwhile: blocks and `stats` are two looks.
+    Exact if no other thread uses the pool meanwhile: blocks and `stats` are read one after the
+    other.
     """
 
     format: Literal["vramkit.snapshot"] = FORMAT
@@ -79,7 +80,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     driver: str
     simulated: str | None
-    """The profile, where the card is a simulated one."""
+    """The profile, if the card is a simulated one."""
     stats: dict[str, Any]
     """Pool.stats() by name."""
     extents: list[Extent]
@@ -87,7 +88,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     blocks: list[Block]
     streams: list[Stream]
     stacks: dict[int, list[str]] = {}
-    """By address of a live block: who asked for it, the innermost frame first."""
+    """By address of a live block: where it was allocated, the innermost frame first."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.stats.get("fragmentation_bytes"), int):
@@ -109,7 +110,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fragmentation_bytes(self) -> int:
-        """Free, and of no use for a request of the largest size asked for lately."""
+        """Free, in pieces below the largest size asked for lately."""
         nbytes: int = self.stats["fragmentation_bytes"]
         return nbytes
 
@@ -154,7 +155,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> Snapshot:
-        """The snapshot in a .json file that save() wrote. Raises ValueError where there is none."""
+        """The snapshot in a .json file that save() wrote. Raises ValueError if it is not one."""
         content = Path(path).read_bytes()
         try:
             head = msgspec.json.decode(content, type=_Head)
@@ -179,9 +180,9 @@ class _Head(msgspec.Struct):
 def take(
     pool: Pool, layout: Mapping[str, Any], stacks: Mapping[int, Sequence[str]] | Tracking | None
 ) -> Snapshot:
-    """From what the engine says of its memory. Raises ValueError for the stack of an address that
-    is of no live block; of a Tracking adaptor, whose blocks other threads may have freed meanwhile,
-    such stacks are left out.
+    """From the layout that the engine returns. Raises ValueError for a stack whose address is no
+    live block. Such stacks of a Tracking adaptor are left out instead: another thread may have
+    freed the block meanwhile.
     """
     driver = pool.device.driver
     live = {block["address"] for block in layout["blocks"] if block["state"] == "live"}

@@ -14,7 +14,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Sum(msgspec.Struct):
-    """Bytes by state; `asked` is the part of `live` that was asked for, the other is rounding."""
+    """Bytes by state; `asked` is the part of `live` that was asked for, the rest is rounding."""
 
     live: int = 0
     cached: int = 0
@@ -35,7 +35,7 @@ class Sum(msgspec.Struct):
 
 
 class StackSum(msgspec.Struct, frozen=True):
-    """Live blocks with the same stack; without frames: those that no stack was given for."""
+    """Live blocks with the same stack; no frames: blocks without a known stack."""
 
     frames: tuple[str, ...]
     live: int
@@ -44,10 +44,10 @@ class StackSum(msgspec.Struct, frozen=True):
 
 
 def by_state(snapshot: Snapshot) -> Sum:
-    """All of the pool: the total is what it holds.
+    """All memory of the pool.
 
-    Memory without a block is rest inside a slab: its end, too short for one more block. Elsewhere
-    it is idle.
+    Memory without a block is "rest" inside a slab (its end, too short for one more block), and idle
+    elsewhere.
     """
     everything = _total(snapshot.blocks)
     everything.rest = sum(slab.bytes for slab in snapshot.slabs)
@@ -64,7 +64,7 @@ def by_state(snapshot: Snapshot) -> Sum:
 
 
 def by_class(snapshot: Snapshot, most: int = 24) -> list[tuple[str, Sum]]:
-    """Blocks by their size; by doublings of it where there would be more than `most` rows."""
+    """Blocks by their size; by doublings of it if there were more than `most` rows."""
     from vramkit.report.units import bytes_text
 
     sizes = _grouped(snapshot.blocks, lambda block: block.bytes)
@@ -78,7 +78,7 @@ def by_class(snapshot: Snapshot, most: int = 24) -> list[tuple[str, Sum]]:
 
 
 def by_stream(snapshot: Snapshot) -> list[tuple[int, Sum]]:
-    """Stream numbers with most bytes first; idle blocks are of none and not here."""
+    """Stream numbers, most bytes first. Idle blocks belong to no stream and are left out."""
     owned = (block for block in snapshot.blocks if block.stream >= 0)
     sums = _grouped(owned, lambda block: block.stream)
     return sorted(sums.items(), key=lambda item: -item[1].total)

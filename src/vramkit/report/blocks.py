@@ -143,7 +143,7 @@ class MemoryMap(msgspec.Struct, frozen=True, tag="memory_map"):
 
 
 class Conflict(msgspec.Struct, frozen=True, tag="conflict"):
-    """Two accesses that nothing orders, or one that is wrong by itself.
+    """Two accesses that are not ordered, or one that is wrong by itself.
 
     `sides` has one or two pairs of who and where; `fix` says what to change.
     """

@@ -49,7 +49,7 @@ def _shaded(lane: Lane, scale: float, columns: int) -> Text:
 
 
 def _coloured(lane: Lane, scale: float, columns: int) -> Text:
-    """Neighbours of one kind alternate in brightness, so that the border between them shows."""
+    """Neighbours of one kind alternate in brightness, so that the edge between them shows."""
     cells = [(" ", "")] * columns
     fill = [""] * columns  # the colour at the right edge of each cell
     for index, span in enumerate(_ordered(lane)):

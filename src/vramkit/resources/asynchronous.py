@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 class AsyncResource(_core.DriverPoolEngine):
     """cuMemAllocAsync and cuMemFreeAsync: a pool inside the driver, in stream order.
 
-    It has a pool of its own, which keeps all its memory until close(). With shared=True it is the
+    It has a pool of its own, which keeps all its memory until close(). With shared=True it uses the
     device's default pool, which other libraries of the process use too.
 
-    release_threshold: unused bytes that the driver keeps when it may give memory back, at every
-    synchronisation. None: all of them; in a shared pool, whatever is set there. In a shared pool it
-    changes for everybody, and close() puts the former value back.
+    release_threshold: unused bytes that the driver keeps at a synchronisation, when it may give
+    memory back. None: all of them; in a shared pool, the value that is set there. In a shared pool
+    the change affects all its users, and close() restores the old value.
     """
 
     def __init__(

@@ -17,17 +17,17 @@ LARGEST = 1 << 40
 class Resource(Protocol):
     """Hands out device memory in stream order, from any thread.
 
-    1. malloc gives the address of `size` bytes (1 byte to 1 TiB), aligned to 256, for use in the
-       order of the stream; none: the legacy default stream. OutOfMemoryError where there are none.
-    2. free gives a block back at this point of the stream of its allocation, or of the given
+    1. malloc returns the address of a block of `size` bytes (1 byte to 1 TiB), aligned to 256, for
+       use in stream order; no stream: the legacy default stream. Raises OutOfMemoryError.
+    2. free takes a block back at the current point of the stream of its allocation, or of the given
        stream: the caller has ordered all use of the block before it. A given size is checked.
     3. A block is live from its malloc to its free. No two live blocks overlap, and memory that is
        handed out again comes after its last use in the order of the streams.
     4. allocate and deallocate are the same pair for Buffer objects, which free themselves.
-    5. Bad input is one exception that changes nothing: ValueError for a size, for an address that
-       is of no live block, for a wrong size or a stream of another device; TypeError for what is
-       no integer or no stream; ClosedError after close(), in a forked child, after a reset of the
-       simulated GPU, and for a closed stream.
+    5. Bad input raises one exception and changes nothing: ValueError for a size out of range, an
+       address that is no live block, a wrong size or a stream of another device; TypeError for what
+       is no integer or no stream; ClosedError after close(), in a forked child, after a reset of
+       the simulated GPU, and for a closed stream.
     6. close raises ValueError while blocks are live; a second time does nothing.
     """
 

@@ -1,6 +1,6 @@
-"""Two classic allocators to compare with, where no other library is installed.
+"""Two classic allocators to compare with, for machines without another library.
 
-Written in C++ and fair: with the rules of the originals and without their years of tuning.
+Written in C++, with the rules of the originals but without their years of tuning.
 """
 
 from vramkit.lab.baselines.arena import Arena

@@ -1,4 +1,4 @@
-"""Arenas of streams."""
+"""An arena for each stream."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Arena(_core.ArenaEngine):
-    """One slab of `size` bytes, rounded up to superblocks of 4 MiB; an arena of them a stream.
+    """One slab of `size` bytes, rounded up to superblocks of 4 MiB; an arena of them per stream.
 
-    Each stream carves blocks from superblocks of its own, under a lock of its own; the per-thread
-    default stream is one for each thread. When the slab is used up, the host waits for the card and
-    collects superblocks that are wholly free; then OutOfMemoryError.
+    Each stream takes blocks from superblocks of its own, under a lock of its own; the per-thread
+    default stream counts as one for each thread. When the slab is used up, the host waits for the
+    card and collects superblocks that are wholly free; if there are none: OutOfMemoryError.
     """
 
     def __init__(self, size: int, *, device: Device | int | None = None) -> None:

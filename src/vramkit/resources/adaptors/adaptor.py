@@ -39,7 +39,7 @@ class Adaptor(Owner):
             )
         self._upstream = upstream
         self._closed = False
-        # Taken again by the same thread where the collector drops a Buffer in the middle of it.
+        # Reentrant: the garbage collector may drop a Buffer while the lock is held.
         self._lock = RLock()
         self._live: dict[int, Held] = {}  # by address
 
@@ -78,7 +78,7 @@ class Adaptor(Owner):
         return self._closed or self._upstream.closed
 
     def malloc(self, size: int, stream: object | None = None) -> int:
-        """The address of `size` bytes, for use in the order of the stream."""
+        """The address of a block of `size` bytes, for use in stream order."""
         self._require_open()
         size = whole(size, "size")
         address = self.take(size, stream)
@@ -92,7 +92,7 @@ class Adaptor(Owner):
         return address
 
     def free(self, address: int, size: int | None = None, stream: object | None = None) -> None:
-        """Give a block back at this point of its stream, or of the given one."""
+        """Free a block at the current point of its stream, or of the given one."""
         self._require_open()
         address = whole(address, "address")
         with self._lock:
@@ -112,7 +112,7 @@ class Adaptor(Owner):
             self.freed(address, held, stream)
 
     def allocate(self, size: int, *, stream: object | None = None) -> Buffer:
-        """A block as an object that gives itself back."""
+        """A block as an object that frees itself."""
         return Buffer(self, size, stream)
 
     def deallocate(self, address: int, size: int, *, stream: object | None = None) -> None:

@@ -9,10 +9,10 @@ from vramkit.resources.resource import LARGEST, Resource
 
 
 class Limit(Adaptor):
-    """Lets at most `limit` bytes be in use, as they were asked for.
+    """Lets at most `limit` bytes be in use, counted as requested.
 
-    A request over it is an OutOfMemoryError and does not reach the upstream. What the upstream
-    holds in reserve does not count.
+    A request beyond it raises OutOfMemoryError and does not reach the upstream. Memory that the
+    upstream keeps in reserve does not count.
     """
 
     def __init__(self, upstream: Resource, limit: int) -> None:
@@ -27,7 +27,7 @@ class Limit(Adaptor):
 
     @property
     def used(self) -> int:
-        """Bytes in use, those of requests under way included."""
+        """Bytes in use, with those of requests in progress."""
         return self._used
 
     def take(self, size: int, stream: object | None) -> int:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Recording(Adaptor):
     """Writes thread, stream, size, address and time of every call to a file; see read_trace().
 
-    48 bytes a call, written in pieces of 64 KiB, on flush() and on close(); at the latest when the
-    program ends. A file that exists is replaced.
+    48 bytes for each call, written in pieces of 64 KiB, on flush() and on close(); at the latest
+    when the program ends. An existing file is replaced.
     """
 
     def __init__(self, upstream: Resource, path: str | os.PathLike[str]) -> None:
@@ -61,7 +61,7 @@ class Recording(Adaptor):
             self._end()
 
     def close(self) -> None:
-        """As of all adaptors; where blocks are in use, the trace up to now is in the file."""
+        """As for all adaptors. If blocks are in use, the trace up to now is in the file."""
         try:
             if not self._closed:
                 self.flush()

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Counts(msgspec.Struct):
-    """Allocations and bytes, as asked for, since a scope began.
+    """Allocations and requested bytes since a scope began.
 
-    What was in use before counts from zero: a scope that frees more than it allocates ends below.
+    Usage starts from zero: a scope that frees more than it allocates ends below zero.
     """
 
     allocation_count: int = 0
@@ -23,7 +23,7 @@ class Counts(msgspec.Struct):
     total_allocated: int = 0
     total_freed: int = 0
     peak_usage: int = 0
-    """Exact for one thread; with several, a block whose free is under way still counts."""
+    """Exact for one thread; with several, a block still counts while it is being freed."""
     peak_blocks: int = 0
 
     @property
@@ -53,7 +53,7 @@ class Statistics(Adaptor):
             return msgspec.structs.replace(self._scopes[-1])
 
     def push(self) -> None:
-        """Begin a scope. It is the resource's, not the thread's: all threads count in it."""
+        """Begin a scope. It belongs to the resource: calls of all threads count in it."""
         with self._lock:
             self._scopes.append(Counts())
 

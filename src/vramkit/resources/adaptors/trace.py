@@ -35,12 +35,12 @@ class TraceEvent(NamedTuple):
 
     operation: Operation
     thread: int
-    """The system's number of the thread."""
+    """The system's id of the thread."""
     stream: int | None
     """Id of the stream that was given; None: the legacy default one, or that of the allocation."""
     size: int
     address: int
-    """0 where a malloc failed."""
+    """0 if the malloc failed."""
     block: int
     """Number of the allocation, from 1 on: the same in its malloc and its free. 0: it failed."""
     time_ns: int
@@ -48,9 +48,9 @@ class TraceEvent(NamedTuple):
 
 
 class TraceWriter:
-    """Writes a trace. Not safe by itself: its user holds a lock.
+    """Writes a trace. Not thread-safe: the caller holds a lock.
 
-    What could not be written stays pending: the file goes on where it ended, in whole records.
+    What could not be written stays pending: the file continues where it ended, in whole records.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -63,21 +63,21 @@ class TraceWriter:
     def write(
         self, operation: Operation, thread: int, stream: int, size: int, address: int, block: int
     ) -> None:
-        """Keeps the record also where it raises OSError."""
+        """Keeps the record even if it raises OSError."""
         now = time.monotonic_ns() - self._start
         self._pending += RECORD.pack(operation, thread, stream, size, address, block, now)
         if len(self._pending) >= self._write_at:
             self.flush()
 
     def flush(self) -> None:
-        # A forked child has a copy of what is pending; it is the parent's to write.
+        # A forked child has a copy of the pending records; the parent writes them.
         if os.getpid() != self._process or self._file.closed:
             return
         try:
             while self._pending:
                 del self._pending[: self._file.write(self._pending)]
         finally:
-            # Where the disk is full, not each of the calls that follow is to fail.
+            # With a full disk, not every later call should fail.
             self._write_at = len(self._pending) + WRITTEN_AT
 
     def close(self) -> None:

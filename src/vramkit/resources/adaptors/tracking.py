@@ -38,7 +38,7 @@ class Outstanding(NamedTuple):
 
 
 class Tracking(Adaptor):
-    """Remembers the Python stack of every live block: who holds the memory, and who leaks it.
+    """Remembers the Python stack of every live block, to find out what holds or leaks memory.
 
     depth: frames kept of each stack. Frames of adaptors are left out.
     """
