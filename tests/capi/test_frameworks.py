@@ -57,9 +57,9 @@ def test_torch_gives_blocks_back_where_they_came_from(
 
 
 def test_streams_of_torch_are_durable(torch: CDLL, device: Device, pool: Pool) -> None:
-    """A raw handle may die unseen: what is shared is marked while it is given; torch's need not."""
+    """A raw handle may be destroyed without notice: it gets a fence while given. Torch's do not."""
     pool.configure(thread_cache_max_blocks=0)
-    size = pool.config.cache_bytes  # so much without a mark is enough
+    size = pool.config.cache_bytes  # so much without a fence is enough
     raw, theirs = device.stream(), device.stream()
     handle = raw.__cuda_stream__()[1]
     block = torch.vramkit_malloc(pool.c_handle, size, handle)

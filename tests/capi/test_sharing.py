@@ -83,7 +83,7 @@ def test_a_reset_of_the_simulated_gpu_closes_pools_made_in_c(
     assert library.vramkit_pool_close(again) == OK
 
 
-def test_a_stream_that_closes_in_c_gets_its_mark_while_it_lives(
+def test_a_stream_that_closes_in_c_gets_its_fence_while_it_lives(
     library: CDLL, device: Device
 ) -> None:
     stream = device.stream()

@@ -207,7 +207,7 @@ def test_other_blocking_stream_works_beside_a_capture(cu, scope, kernels):
     ok(cu.cuStreamSynchronize(other))
 
 
-# Events across the border
+# Events between captured and other streams
 
 
 def test_capture_cannot_wait_for_work_outside(cu, scope, kernels):

@@ -39,7 +39,8 @@ inline Config with(void (*change)(Config&)) {
 
 inline void nothing(Bench&) {}
 
-// Free blocks of several sizes, cached and shelved, of both streams; the work is done or not.
+// Free blocks of several sizes, in thread and stream caches, of both streams; the work is done or
+// not.
 inline void fill(Bench& bench) {
     for (const StreamRef& stream : {bench.durable, bench.raw}) {
         bench.take(kSmall, stream, 6);

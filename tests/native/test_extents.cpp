@@ -107,7 +107,7 @@ TEST(a_handle_is_cut_where_it_may_be_and_moves_and_goes_only_whole) {
     CHECK_EQUAL(front, idle[0]);
     CHECK(bench.idle() == (IdleList{{idle[0] + 5 * kPage, 3}, {idle[1], 3}}));
     bench.well();
-    // What is left of it is cut no more than it is one: it lies between borders.
+    // The rest can be taken without another cut: it begins and ends at bounds.
     const std::uint64_t rest = bench.hold(extents.take(3 * kPage, 3 * kPage, 0));
     CHECK_EQUAL(rest, idle[0] + 5 * kPage);
     CHECK_EQUAL(calls(), std::string("{}"));

@@ -82,7 +82,7 @@ TEST(statistics_add_up) {
     CHECK_EQUAL(pool->stats().current_usage, std::uint64_t{0});
 }
 
-TEST(caches_and_shelves_of_streams_that_are_gone_do_not_pile_up) {
+TEST(thread_and_stream_caches_of_streams_that_are_gone_do_not_pile_up) {
     const Card card;
     const auto pool = open_pool(card);
     for (int i = 0; i < 300; ++i) {

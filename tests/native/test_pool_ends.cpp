@@ -109,7 +109,7 @@ TEST(a_forked_child_drops_a_pool_whose_thread_is_asleep) {
         const std::uint64_t address = must_malloc(*pool, 3 * kMiB, stream);
         card.use(address, 3 * kMiB, stream);
         must_free(*pool, address);
-        pool->trim(false);  // leaves marks
+        pool->trim(false);  // leaves fences
         wait_until_the_pools_thread_is_asleep();
         CHECK(exited_well(status_of([&] {
             pool = nullptr;

@@ -135,7 +135,7 @@ TEST(every_driver_call_of_every_path_may_fail) {
     std::printf("%d faults\n", tried);
 }
 
-TEST(a_mark_without_an_event_holds_the_blocks_until_the_card_is_waited_for) {
+TEST(a_fence_without_an_event_holds_the_blocks_until_a_device_sync) {
     const Card card;
     Config config;
     config.thread_cache_max_blocks = 0;

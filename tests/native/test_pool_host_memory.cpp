@@ -123,21 +123,21 @@ TEST(held_blocks_are_released_once) {
     }
 }
 
-TEST(a_number_that_finds_no_host_memory_for_its_mark_stays_open) {
+TEST(a_number_that_finds_no_host_memory_for_its_fence_stays_open) {
     const Card card;
     const StreamRef stream = card.stream(true);
     {
         EventPool events(card.call);
-        Fences marks(events);
+        Fences fences(events);
         card.occupy(stream);  // so that none passes
         int open = 0;
         for (int i = 0; i < 200; ++i) {
-            const Fences::Number number = marks.open();
+            const Fences::Number number = fences.open();
             bool recorded = false;
-            without_host_memory(0, [&] { recorded = marks.record(stream.handle); });
-            CHECK_EQUAL(marks.is_recorded(number), recorded);
+            without_host_memory(0, [&] { recorded = fences.record(stream.handle); });
+            CHECK_EQUAL(fences.is_recorded(number), recorded);
             open += !recorded;
-            if (!recorded) CHECK(marks.record(stream.handle) && marks.is_recorded(number));
+            if (!recorded) CHECK(fences.record(stream.handle) && fences.is_recorded(number));
         }
         CHECK(open > 0);
     }

@@ -79,7 +79,7 @@ TEST(the_pools_locks_are_counted_and_the_drivers_are_not) {
     CHECK_EQUAL(locks_in([&] { card.stream(); }), 0);
 }
 
-TEST(a_free_and_a_malloc_take_no_lock_with_the_cache_and_one_each_with_the_shelf) {
+TEST(a_free_and_a_malloc_take_no_lock_with_the_cache_and_one_each_with_the_stream_cache) {
     const Card card;
     const StreamRef raw = card.stream(false);
     for (const StreamRef& stream : {card.stream(true), raw, legacy_stream()}) {
@@ -87,7 +87,7 @@ TEST(a_free_and_a_malloc_take_no_lock_with_the_cache_and_one_each_with_the_shelf
         CHECK_EQUAL(locks_in_pairs(card, kSmall, stream, 100, stream), 0);
         CHECK_EQUAL(locks_in_pairs(card, kLarge, stream, 100), 2 * 100);
     }
-    // A raw handle that is given is marked every 32 MiB, with an event from where all are kept.
+    // A given raw handle gets a fence every 32 MiB, with an event from the event pool.
     CHECK_EQUAL(locks_in_pairs(card, kLarge, raw, 8, raw), 2 * 8 + 1);
 }
 
@@ -110,7 +110,7 @@ TEST(a_spill_and_a_batch_take_one_lock_and_blocks_of_other_threads_none) {
     }
 }
 
-TEST(who_cuts_and_joins_what_a_stream_has_freed_takes_its_shelfs_lock_alone) {
+TEST(splitting_and_joining_what_a_stream_has_freed_takes_its_stream_caches_lock_alone) {
     const Card card;
     const auto pool = open_pool(card);
     const StreamRef stream = card.stream(true);
@@ -131,7 +131,7 @@ TEST(who_cuts_and_joins_what_a_stream_has_freed_takes_its_shelfs_lock_alone) {
     CHECK_EQUAL(pool->check_invariants(), std::string());
 }
 
-TEST(past_the_shelf_it_is_the_pools_lock_and_few_others) {
+TEST(past_the_stream_cache_it_is_the_pools_lock_and_few_others) {
     const Card card;
     const auto pool = open_pool(card);
     const StreamRef told = card.stream(true), raw = card.stream(false);
@@ -140,7 +140,7 @@ TEST(past_the_shelf_it_is_the_pools_lock_and_few_others) {
     // Grown: the stream cache's again, to cut or join what is there, large blocks', usage's.
     CHECK_EQUAL(locks_in_malloc(*pool, kLarge, told), 2 + 3);
     // The thread's second cache is made: registry's, pool's, usage's twice. A raw stream's stream
-    // cache is asked for marks to set.
+    // cache is asked for fences to record.
     CHECK_EQUAL(locks_in_malloc(*pool, kSmall, raw), 4 + 2 + 1);
     CHECK_EQUAL(locks_in_malloc(*pool, kLarge, raw), 2 + 3 + 1 + 1);  // and the other's for a block
     CHECK_EQUAL(pool->stats().growth_hits, std::uint64_t{1 + 2});

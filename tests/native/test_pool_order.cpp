@@ -21,7 +21,7 @@ void take_many(const Card& card, Pool& pool, std::uint64_t bytes, const StreamRe
     for (const std::uint64_t block : blocks) must_free(pool, block);
 }
 
-TEST(another_stream_gets_a_block_only_behind_its_mark) {
+TEST(another_stream_gets_a_block_only_behind_its_fence) {
     const Card card;
     Config config;
     config.thread_cache_max_blocks = 0;  // every free spills
@@ -43,7 +43,7 @@ TEST(another_stream_gets_a_block_only_behind_its_mark) {
     check_order(card);
 }
 
-TEST(what_is_left_of_a_block_that_was_cut_stays_behind_its_mark) {
+TEST(what_is_left_of_a_block_that_was_split_stays_behind_its_fence) {
     const Card card;
     Config config;
     config.thread_cache_max_blocks = 0;
@@ -454,7 +454,7 @@ TEST(what_is_freed_while_another_thread_waits_for_the_card_is_not_taken_for_done
     const std::uint64_t late_raw = must_malloc(*pool, kPage, raw);
     const std::uint64_t late_durable = must_malloc(*pool, kPage, durable);
     card.use(early, kPage, raw);
-    // Unmarked: only the whole card can be waited for.
+    // Without a fence: only a device sync helps.
     CHECK_EQUAL(gpu::sim().inject("cuEventRecord", 1, 1, CUDA_ERROR_UNKNOWN, 0), 0);
     must_free(*pool, early);
     Gate gate(card, raw);
@@ -477,7 +477,7 @@ TEST(what_is_freed_while_another_thread_waits_for_the_card_is_not_taken_for_done
 TEST(what_is_freed_while_another_thread_waits_for_the_stream_is_not_taken_for_done) {
     const Card card;
     Config config;
-    config.cache_bytes = kMiB;  // every free of a page gets its mark
+    config.cache_bytes = kMiB;  // every free of a page gets its fence
     const auto pool = open_pool(card, config);
     const StreamRef stream = card.stream(false);
     const std::uint64_t early = must_malloc(*pool, kPage, stream);
@@ -494,7 +494,7 @@ TEST(what_is_freed_while_another_thread_waits_for_the_stream_is_not_taken_for_do
         card.use(block, kPage, stream);
         must_free(*pool, block, stream);
     }
-    CHECK(card.calls("cuEventQuery") > 0);  // so that many marks are not left unasked
+    CHECK(card.calls("cuEventQuery") > 0);  // so that unqueried fences do not pile up
     gate.open();
     CHECK(released.get() >= kPage);
     pool->trim(true);

@@ -70,8 +70,8 @@ TEST(hot_paths_go_on_while_another_thread_waits_with_the_pools_lock) {
     const Card card;
     const auto pool = open_pool(card);
     const StreamRef waited_for = card.stream(true), other = card.stream(true);
-    // As many as a cache holds, and more, and a large one: those are shelved and come back, with
-    // the lock of that stream cache alone.
+    // As many as a cache holds, and more, and a large one: those go to the stream cache and come
+    // back, with the lock of that stream cache alone.
     std::vector<std::uint64_t> few(60), many(100);
     for (std::uint64_t& block : many) block = must_malloc(*pool, 4096, waited_for);
     for (std::uint64_t& block : few) block = must_malloc(*pool, 4096, other);

@@ -55,13 +55,13 @@ def streams(device: Device) -> Iterator[list[Stream]]:
 
 @pytest.fixture
 def owner(streams: list[Stream]) -> Stream:
-    """The stream of blocks that are lent."""
+    """The stream that shared blocks are allocated on."""
     return streams[0]
 
 
 @pytest.fixture
 def other(streams: list[Stream]) -> Stream:
-    """The one they are lent to."""
+    """Another stream that uses them."""
     return streams[1]
 
 

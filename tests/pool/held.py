@@ -1,4 +1,4 @@
-"""Blocks that are used on other streams too, for the tests of lending."""
+"""Blocks that are used on other streams too, for tests of held blocks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def used_on_both(
     return address
 
 
-def lent(pool: Pool, device: Device, owner: Stream, *others: Stream, size: int = SIZE) -> int:
+def shared_block(
+    pool: Pool, device: Device, owner: Stream, *others: Stream, size: int = SIZE
+) -> int:
     address = used_on_both(pool, device, owner, *others, size=size)
     for stream in others:
         pool.also_used_on(address, stream)
@@ -34,7 +36,7 @@ def lent(pool: Pool, device: Device, owner: Stream, *others: Stream, size: int =
 
 
 def is_held(pool: Pool, address: int, asks: Stream, size: int = SIZE) -> bool:
-    """Whether a stream that empties caches and shelves of this size does not get the block."""
+    """Whether a stream that takes all free blocks of this size does not get the block."""
     assert pool.check_invariants() == ""
     stats = pool.stats()
     count = (stats.cached + stats.waiting) // size + 1

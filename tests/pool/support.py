@@ -15,9 +15,9 @@ MIB = 1 << 20
 
 # Entering and leaving a slow path: the context, and a capture mode in which nothing breaks.
 SCOPE = {"cuCtxGetCurrent", "cuCtxSetCurrent", "cuThreadExchangeStreamCaptureMode"}
-# A stream that is being captured gets no mark: asked before, and after for one that began between.
-MARK = {"cuStreamIsCapturing": 2, "cuEventRecord": 1}
-FIRST_MARK = {**MARK, "cuEventCreate": 1}
+# No fence is recorded on a captured stream: asked before, and after in case a capture began.
+FENCE = {"cuStreamIsCapturing": 2, "cuEventRecord": 1}
+FIRST_FENCE = {**FENCE, "cuEventCreate": 1}
 # What a raw handle is asked with each call.
 RAW = {"cuStreamGetId": 1, "cuStreamIsCapturing": 1}
 

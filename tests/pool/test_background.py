@@ -28,7 +28,7 @@ def threads() -> int:
 
 
 @pytest.fixture
-def tended(device: Device) -> Iterator[Pool]:
+def maintained(device: Device) -> Iterator[Pool]:
     before = threads()
     with Pool(device=device, decay_ms=20, defrag_interval_ms=5) as pool:
         yield pool
@@ -80,13 +80,15 @@ def test_a_dropped_pool_takes_its_thread_along(device: Device) -> None:
     assert threads() == before
 
 
-def test_it_gives_idle_memory_back(tended: Pool, device: Device) -> None:
+def test_it_gives_idle_memory_back(maintained: Pool, device: Device) -> None:
     with device.stream() as stream:
-        blocks = [tended.malloc(size, stream) for size in (256, 5000, MIB, 30 * MIB) for _ in "12"]
+        blocks = [
+            maintained.malloc(size, stream) for size in (256, 5000, MIB, 30 * MIB) for _ in "12"
+        ]
         for address in blocks:
             device.fill(address, 1, 256, stream=stream)
-            tended.free(address)
-        assert eventually(lambda: tended.stats().reserved == 0)
+            maintained.free(address)
+        assert eventually(lambda: maintained.stats().reserved == 0)
 
 
 def test_it_joins_idle_memory(device: Device) -> None:
@@ -122,19 +124,21 @@ def test_new_settings_wake_it(device: Device) -> None:
         assert eventually(lambda: pool.stats().reserved == 0)
 
 
-def test_captures_survive_it(tended: Pool, device: Device, driver: Driver) -> None:
+def test_captures_survive_it(maintained: Pool, device: Device, driver: Driver) -> None:
     graphs = Graphs(driver)
     with device.stream() as stream, device.stream() as other:
-        tended.free(tended.malloc(4096, stream))
+        maintained.free(maintained.malloc(4096, stream))
         for _ in range(20):
             with graphs.capture(stream) as graph:
-                returned = tended.stats().released_bytes
-                tended.free(tended.malloc(4096, Foreign(stream)))
-                tended.free(tended.malloc(8 * MIB, other))
-                assert eventually(lambda before=returned: tended.stats().released_bytes > before)
+                returned = maintained.stats().released_bytes
+                maintained.free(maintained.malloc(4096, Foreign(stream)))
+                maintained.free(maintained.malloc(8 * MIB, other))
+                assert eventually(
+                    lambda before=returned: maintained.stats().released_bytes > before
+                )
             assert graph.nodes() == 0
     graphs.close()
-    assert eventually(lambda: tended.stats().captures == 0)
+    assert eventually(lambda: maintained.stats().captures == 0)
 
 
 def test_a_reset_of_the_simulated_gpu_ends_it(device: Device, driver: Driver) -> None:

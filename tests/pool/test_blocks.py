@@ -15,7 +15,7 @@ SIZES = [1, 255, 256, 257, 2048, 2049, 5000, 100_000, MIB, MIB + 1, 2 * MIB - 1,
 
 
 def block_bytes(pool: Pool, size: int) -> int:
-    """What a block of this size takes: the bytes it adds to cache or shelf when it is freed."""
+    """What a block of this size takes: the bytes it adds to a cache when it is freed."""
     pool.release_all()
     pool.configure(batch_alloc_count=1)  # nothing else lands in the cache
     address = pool.malloc(size)

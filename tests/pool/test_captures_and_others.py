@@ -171,7 +171,7 @@ def test_memory_of_a_graph_that_was_destroyed_under_way_comes_when_it_is_done(
 def test_a_shortage_waits_for_no_card_and_says_what_that_would_bring(
     pool: Pool, sim: Simulator, graphs: Graphs, streams: list[Stream], where: str
 ) -> None:
-    """Blocks of raw streams that were freed without them: no mark is behind their work."""
+    """Blocks of raw streams that were freed without them: no fence is behind their work."""
     stream, other, _ = (Foreign(each) for each in streams)
     pool.configure(limit=16 * MIB)
     plain = pool.malloc(8 * MIB, other)

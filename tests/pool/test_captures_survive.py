@@ -188,7 +188,7 @@ def release_of_blocks_that_raw_streams_are_at(bench: Bench) -> None:
     address = bench.pool.malloc(SIZE, Foreign(bench.raw))
     bench.work_on(address)
     bench.pool.free(address)
-    assert bench.pool.trim() == 0  # no mark is behind the work
+    assert bench.pool.trim() == 0  # no fence is behind the work
     assert bench.pool.release_all() > 0
     assert bench.is_done()
     assert bench.pool.stats().reserved == 0

@@ -9,7 +9,7 @@ from vramkit.driver import Device, Simulator, Stream
 from vramkit.pool import Buffer
 
 from .support import (
-    FIRST_MARK,
+    FIRST_FENCE,
     MIB,
     RAW,
     Foreign,
@@ -95,7 +95,7 @@ def test_a_new_stream_is_looked_at_once(pool: Pool, device: Device, sim: Simulat
 # From memory that is mapped
 
 
-def test_the_way_back_from_the_shelf_is_free_on_the_same_stream(
+def test_the_way_back_from_the_stream_cache_is_free_on_the_same_stream(
     pool: Pool, device: Device, sim: Simulator
 ) -> None:
     pool.configure(thread_cache_max_blocks=0)
@@ -110,7 +110,9 @@ def test_the_way_back_from_the_shelf_is_free_on_the_same_stream(
     assert pool.stats().stream_cache_hits == 3
 
 
-def test_a_refill_from_the_shelf_serves_a_batch(pool: Pool, device: Device, sim: Simulator) -> None:
+def test_a_refill_from_the_stream_cache_serves_a_batch(
+    pool: Pool, device: Device, sim: Simulator
+) -> None:
     pool.configure(thread_cache_max_blocks=32, batch_alloc_count=8)
     with device.stream() as stream:
         blocks = [pool.malloc(4096, stream) for _ in range(64)]
@@ -222,7 +224,7 @@ def test_a_segment_is_a_thousandth_of_the_card_from_2_to_32_mib(
 # Between streams
 
 
-def test_another_streams_block_costs_its_mark_and_one_question(
+def test_another_streams_block_costs_its_fence_and_one_query(
     pool: Pool, device: Device, sim: Simulator
 ) -> None:
     pool.configure(thread_cache_max_blocks=0)
@@ -233,7 +235,7 @@ def test_another_streams_block_costs_its_mark_and_one_question(
         device.synchronize()
         calls(sim)
         assert pool.malloc(2 * MIB, other) == address
-        assert calls(sim) == {**FIRST_MARK, "cuEventQuery": 1}
+        assert calls(sim) == {**FIRST_FENCE, "cuEventQuery": 1}
         assert (pool.stats().cross_stream_hits, pool.stats().events_recorded) == (1, 1)
         pool.free(address)
 
@@ -250,7 +252,7 @@ def test_another_streams_block_under_way_costs_one_question_and_a_growth(
             pool.free(address)
         calls(sim)
         address = pool.malloc(2 * MIB, other)
-        assert calls(sim) == {**FIRST_MARK, "cuEventQuery": 1, **GROWTH}
+        assert calls(sim) == {**FIRST_FENCE, "cuEventQuery": 1, **GROWTH}
         assert address not in blocks
         pool.free(address)
 
@@ -269,7 +271,7 @@ def test_short_of_memory_the_stream_waits_by_one_call(
         made = calls(sim)
         questions = made.pop("cuEventQuery")  # before it gives up on what is done already
         assert questions >= 1
-        assert made == {**FIRST_MARK, "cuStreamWaitEvent": 1}
+        assert made == {**FIRST_FENCE, "cuStreamWaitEvent": 1}
         assert pool.stats().gpu_wait_hits == 1
         pool.free(address)
         pool.free(small)
@@ -320,7 +322,7 @@ def test_memory_goes_back_by_two_calls(pool: Pool, device: Device, sim: Simulato
         calls(sim)
         assert pool.release_all() == 8 * MIB
         assert calls(sim) == {
-            **FIRST_MARK,
+            **FIRST_FENCE,
             "cuEventSynchronize": 1,
             "cuEventDestroy_v2": 1,
             "cuMemUnmap": 1,
@@ -328,7 +330,7 @@ def test_memory_goes_back_by_two_calls(pool: Pool, device: Device, sim: Simulato
         }
 
 
-def test_blocks_of_raw_streams_without_a_mark_cost_one_wait_for_the_card(
+def test_blocks_of_raw_streams_without_a_fence_cost_one_device_sync(
     pool: Pool, sim: Simulator, streams: list[Stream]
 ) -> None:
     for stream in streams:

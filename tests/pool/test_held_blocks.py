@@ -9,7 +9,7 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device, Driver, Simulator, Stream
 
-from .held import SECOND, SIZE, is_held, lent, taken_by, used_on_both
+from .held import SECOND, SIZE, is_held, shared_block, taken_by, used_on_both
 from .support import MIB, calls
 
 # Held, and released
@@ -20,7 +20,7 @@ from .support import MIB, calls
 def test_a_lent_block_is_held_until_the_other_stream_is_past(
     pool: Pool, device: Device, sim: Simulator, owner: Stream, other: Stream, size: int
 ) -> None:
-    address = lent(pool, device, owner, other, size=size)
+    address = shared_block(pool, device, owner, other, size=size)
     before = sim.now()
     pool.free(address, size)
     stats = pool.stats()
@@ -39,7 +39,7 @@ def test_it_is_held_until_all_of_several_are_past(
     pool: Pool, device: Device, streams: list[Stream]
 ) -> None:
     owner, first, second = streams
-    address = lent(pool, device, owner, first, second)
+    address = shared_block(pool, device, owner, first, second)
     pool.also_used_on(address, first)  # twice is once
     pool.free(address)
     first.synchronize()
@@ -54,7 +54,7 @@ def test_it_is_held_until_all_of_several_are_past(
 def test_work_issued_after_the_free_does_not_hold_it(
     pool: Pool, device: Device, owner: Stream, other: Stream
 ) -> None:
-    address = lent(pool, device, owner, other)
+    address = shared_block(pool, device, owner, other)
     pool.free(address)
     with device.event() as event:
         event.record(other)
@@ -83,7 +83,7 @@ def test_used_on_its_own_stream_in_no_order_it_is_held_for_that(
 
 RELEASES: dict[str, Callable[[Pool, Stream], object]] = {
     "a request that misses": lambda pool, stream: pool.free(pool.malloc(256, stream)),
-    "the free of another lent block": lambda pool, stream: free_another(pool, stream),
+    "the free of another shared block": lambda pool, stream: free_another(pool, stream),
     "step": lambda pool, _: pool.step(),
 }
 
@@ -99,7 +99,7 @@ def free_another(pool: Pool, stream: Stream) -> None:
 def test_released_it_is_the_owners_again(
     pool: Pool, device: Device, sim: Simulator, owner: Stream, other: Stream, way: str
 ) -> None:
-    address = lent(pool, device, owner, other)
+    address = shared_block(pool, device, owner, other)
     pool.free(address)
     other.synchronize()
     RELEASES[way](pool, owner)
@@ -114,7 +114,7 @@ def test_released_it_is_the_owners_again(
 def test_a_request_that_finds_the_other_stream_past_has_the_block(
     pool: Pool, device: Device, owner: Stream, other: Stream
 ) -> None:
-    address = lent(pool, device, owner, other)
+    address = shared_block(pool, device, owner, other)
     pool.free(address)
     other.synchronize()
     assert taken_by(pool, device, owner) == address
@@ -125,7 +125,7 @@ def test_a_request_that_finds_the_other_stream_past_has_the_block(
 def test_trim_gives_it_back_once_the_other_stream_is_past(
     pool: Pool, device: Device, owner: Stream, other: Stream
 ) -> None:
-    pool.free(lent(pool, device, owner, other))
+    pool.free(shared_block(pool, device, owner, other))
     owner.synchronize()
     assert pool.trim() == 0
     other.synchronize()
@@ -139,7 +139,7 @@ def test_release_all_and_close_wait_for_the_other_stream(
 ) -> None:
     for give_back in (pool.release_all, pool.close):
         before = sim.now()
-        pool.free(lent(pool, device, owner, other))
+        pool.free(shared_block(pool, device, owner, other))
         give_back()
         assert sim.now() - before >= 1.0
         assert pool.stats().reserved == 0
@@ -149,7 +149,7 @@ def test_short_of_memory_the_other_stream_is_waited_for(
     pool: Pool, device: Device, owner: Stream, other: Stream
 ) -> None:
     pool.configure(limit=SIZE)
-    address = lent(pool, device, owner, other)
+    address = shared_block(pool, device, owner, other)
     pool.free(address)
     assert pool.try_malloc(SIZE, owner) is None
     assert taken_by(pool, device, owner) == address
@@ -174,7 +174,7 @@ def test_its_own_stream_changes_nothing(
 def test_freed_on_the_other_stream_it_is_that_ones(
     pool: Pool, device: Device, owner: Stream, other: Stream
 ) -> None:
-    address = lent(pool, device, owner, other)
+    address = shared_block(pool, device, owner, other)
     pool.free(address, stream=other)
     assert taken_by(pool, device, other) == address
 
@@ -183,7 +183,7 @@ def test_freed_on_the_other_stream_it_is_that_ones(
 def test_a_stream_that_is_past_already_holds_nothing(
     pool: Pool, device: Device, sim: Simulator, owner: Stream, other: Stream
 ) -> None:
-    address = lent(pool, device, owner, other)
+    address = shared_block(pool, device, owner, other)
     other.synchronize()
     calls(sim)
     pool.free(address)
@@ -196,15 +196,15 @@ def test_a_stream_that_is_past_already_holds_nothing(
     assert taken_by(pool, device, owner) == address
 
 
-def test_lending_ends_with_the_free(
+def test_other_uses_end_with_the_free(
     pool: Pool, device: Device, owner: Stream, other: Stream
 ) -> None:
-    address = lent(pool, device, owner, other)
+    address = shared_block(pool, device, owner, other)
     other.synchronize()
     pool.free(address)
     assert pool.malloc(SIZE, owner) == address
     device.kernels.spin(SECOND, stream=other)
-    pool.free(address)  # not lent this time
+    pool.free(address)  # not shared this time
     assert pool.malloc(SIZE, owner) == address
     pool.free(address)
 
@@ -231,7 +231,7 @@ def test_the_checker_has_nothing_to_say(
     pool: Pool, driver: Driver, device: Device, owner: Stream, other: Stream
 ) -> None:
     assert driver.sim is not None
-    pool.free(lent(pool, device, owner, other))
+    pool.free(shared_block(pool, device, owner, other))
     for stream in (owner, other):
         for _ in range(3):
             taken_by(pool, device, stream)

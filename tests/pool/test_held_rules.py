@@ -10,7 +10,7 @@ from vramkit import Pool
 from vramkit.driver import ClosedError, Device, Simulator, Stream
 
 from .graphs import Graphs
-from .held import SECOND, SIZE, is_held, lent, taken_by
+from .held import SECOND, SIZE, is_held, shared_block, taken_by
 from .support import Foreign, all_ended, run
 
 # Streams that end
@@ -22,7 +22,7 @@ def test_the_other_stream_may_end(
     pool: Pool, device: Device, sim: Simulator, owner: Stream, when: str
 ) -> None:
     other = device.stream()
-    address = lent(pool, device, owner, other)
+    address = shared_block(pool, device, owner, other)
     if when == "before the free":
         other.close()
     pool.free(address)
@@ -36,7 +36,7 @@ def test_the_other_stream_may_end(
 
 def test_one_that_ended_long_ago_holds_nothing(pool: Pool, device: Device, owner: Stream) -> None:
     other = device.stream()
-    address = lent(pool, device, owner, other)
+    address = shared_block(pool, device, owner, other)
     other.synchronize()
     other.close()
     pool.free(address)
@@ -48,7 +48,7 @@ def test_one_that_ended_long_ago_holds_nothing(pool: Pool, device: Device, owner
 def test_the_owner_may_end(pool: Pool, device: Device, streams: list[Stream], when: str) -> None:
     other, third, _ = streams
     owner = device.stream()
-    address = lent(pool, device, owner, other)
+    address = shared_block(pool, device, owner, other)
     if when == "before the free":
         owner.close()
     pool.free(address)
@@ -61,11 +61,11 @@ def test_the_owner_may_end(pool: Pool, device: Device, streams: list[Stream], wh
 
 
 @pytest.mark.sim_only
-def test_one_that_got_no_last_mark_holds_it_until_the_card_was_waited_for(
+def test_one_that_got_no_last_fence_holds_it_until_a_device_sync(
     pool: Pool, device: Device, sim: Simulator, owner: Stream
 ) -> None:
     other = device.stream()
-    address = lent(pool, device, owner, other)
+    address = shared_block(pool, device, owner, other)
     sim.inject("cuEventRecord", code=999)
     other.close()
     sim.clear_faults()
@@ -84,7 +84,7 @@ def test_one_that_got_no_last_mark_holds_it_until_the_card_was_waited_for(
 def test_another_streams_capture_stays_whole_and_holds_it_until_its_end(
     pool: Pool, device: Device, graphs: Graphs, owner: Stream, other: Stream
 ) -> None:
-    address = lent(pool, device, owner, other)
+    address = shared_block(pool, device, owner, other)
     with graphs.capture(other) as graph:
         pool.free(address)
         for _ in range(3):
@@ -150,7 +150,7 @@ def test_other_threads_lend_and_free(pool: Pool, device: Device, streams: list[S
 def test_freed_twice_and_lent_after_the_free(
     pool: Pool, device: Device, owner: Stream, other: Stream
 ) -> None:
-    address = lent(pool, device, owner, other)
+    address = shared_block(pool, device, owner, other)
     with pytest.raises(ValueError, match=f"the block has {SIZE} bytes, not 1"):
         pool.free(address, 1)
     pool.free(address)
@@ -167,7 +167,7 @@ def test_freed_twice_and_lent_after_the_free(
 def test_a_pool_with_a_lent_block_does_not_close(
     pool: Pool, device: Device, owner: Stream, other: Stream
 ) -> None:
-    address = lent(pool, device, owner, other)
+    address = shared_block(pool, device, owner, other)
     with pytest.raises(ValueError, match=f"{SIZE} bytes are still in use"):
         pool.close()
     pool.free(address)

@@ -33,7 +33,7 @@ buffer = pool.allocate(4096, stream=stream)
 pool.free(pool.malloc(8 << 20, stream))
 wait_for_the_thread()
 pool.configure(thread_cache_max_blocks=0)
-pool.free(pool.malloc(9 << 20, stream))  # with a mark
+pool.free(pool.malloc(9 << 20, stream))  # with a fence
 if sys.argv[4] == "asleep": wait_until_the_thread_sleeps()
 warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads is what is tested
 text = repr(pool)

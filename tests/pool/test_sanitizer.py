@@ -1,4 +1,4 @@
-"""Pool work without a finding, and with the marks on, findings where there should be some.
+"""Pool work without a finding, and with NVTX on, findings where there should be some.
 
 On a card: pytest --driver=cuda tests/pool/test_sanitizer.py, with compute-sanitizer on the PATH.
 """

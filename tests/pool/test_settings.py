@@ -205,7 +205,7 @@ def test_a_limit_below_what_is_held_stops_growth_and_takes_nothing_back(pool: Po
         pool.free(address)
 
 
-# Caches and shelves
+# Thread and stream caches
 
 
 def test_thread_cache_max_blocks_bounds_a_class_in_a_cache(pool: Pool) -> None:

@@ -125,12 +125,12 @@ def test_threads_on_streams_in_random_order(
 
         return body
 
-    def tend() -> None:
+    def maintain() -> None:
         chance = random.Random(99)
         for _ in range(200):
             chance.choice([pool.trim, pool.defragment, pool.step, pool.stats, pool._layout])()
 
-    run(tend, *(work(seed) for seed in range(6)))
+    run(maintain, *(work(seed) for seed in range(6)))
     for address, size in shared:
         pool.free(address, size)
     assert pool.stats().current_usage == 0

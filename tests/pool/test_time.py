@@ -17,7 +17,7 @@ pytestmark = pytest.mark.sim_only
 DECAY = 10.0  # seconds, as it is by default
 
 
-def tend(pool: Pool, sim: Simulator, seconds: float) -> None:
+def run_maintenance(pool: Pool, sim: Simulator, seconds: float) -> None:
     """Time passes, with steps as the background thread would make them."""
     end = sim.now() + seconds
     while sim.now() < end:
@@ -57,7 +57,7 @@ def test_a_burst_is_gone_two_decay_times_later(
     before = pool.stats().reserved
     burst(pool, device, streams, 3 << 30)
     assert pool.stats().reserved > 3 << 30
-    tend(pool, sim, 2 * DECAY)
+    run_maintenance(pool, sim, 2 * DECAY)
     assert pool.stats().reserved <= before + 64 * MIB
     assert pool.stats().released_bytes >= (3 << 30) - 64 * MIB
     for address in kept:
@@ -83,7 +83,7 @@ def test_within_half_a_decay_time_everything_stays(
 def test_all_of_an_idle_pool_goes(pool: Pool, device: Device, sim: Simulator) -> None:
     with device.stream() as stream:
         burst(pool, device, [stream], 100 * MIB)
-        tend(pool, sim, 3 * DECAY)
+        run_maintenance(pool, sim, 3 * DECAY)
         assert (pool.stats().reserved, pool.stats().cached, pool.stats().waiting) == (0, 0, 0)
 
 
@@ -140,7 +140,7 @@ def test_what_is_used_less_goes_in_part(pool: Pool, device: Device, sim: Simulat
             pool.step()
             use(10)
         assert pool.stats().reserved == 10 * 4 * MIB
-        assert pool.stats().device_growths == 30  # none of the ten came anew
+        assert pool.stats().device_growths == 30  # none of the ten was new
 
 
 def test_blocks_under_way_do_not_go(pool: Pool, device: Device, sim: Simulator) -> None:
@@ -154,7 +154,7 @@ def test_blocks_under_way_do_not_go(pool: Pool, device: Device, sim: Simulator) 
             assert pool.step() == (pool.stats().events_recorded > 0)  # it is awaited
             assert pool.stats().reserved == 8 * MIB
         stream.synchronize()
-        tend(pool, sim, DECAY)
+        run_maintenance(pool, sim, DECAY)
         assert pool.stats().reserved == 0
 
 
@@ -173,7 +173,7 @@ def test_caches_of_idle_threads_decay_too(pool: Pool, device: Device, sim: Simul
         try:
             assert cached.wait(60)
             assert pool.stats().cached == 20 * MIB
-            tend(pool, sim, 2 * DECAY)
+            run_maintenance(pool, sim, 2 * DECAY)
             assert (pool.stats().cached, pool.stats().reserved) == (0, 0)
         finally:
             finish.set()
@@ -187,7 +187,7 @@ def test_without_a_decay_time_nothing_goes(pool: Pool, device: Device, sim: Simu
     burst(pool, device, [None], 200 * MIB)
     pool.step()
     held = pool.stats().reserved
-    tend(pool, sim, 10 * DECAY)
+    run_maintenance(pool, sim, 10 * DECAY)
     assert (pool.stats().reserved, pool.stats().released_bytes) == (held, 0)
 
 

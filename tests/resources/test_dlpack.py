@@ -1,4 +1,4 @@
-"""Buffers lent to other libraries by DLPack."""
+"""Buffers exported to other libraries by DLPack."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def test_copies_ignore_priorities(card: Card) -> None:
 # Order
 
 
-def test_event_wait_holds_a_stream_until_the_mark(card: Card) -> None:
+def test_event_wait_holds_a_stream_until_the_event(card: Card) -> None:
     one, two = card.streams(2)
     start, done = card.event(), card.event()
     start.record(two)
@@ -226,7 +226,7 @@ def test_event_wait_holds_a_stream_until_the_mark(card: Card) -> None:
     copied = F.copy_latency + 80_000 / F.to_device + F.record
     ran = copied + F.wait + F.launch_latency + 5_000
     assert card.end_of(two) == exactly(ran + F.record)
-    # Each mark is set the same time after the stream has got there.
+    # Each event is recorded the same time after the stream has got there.
     assert done.elapsed_since(start) == as_event_time(ran)
 
 
@@ -243,7 +243,7 @@ def test_chain_through_three_streams(card: Card) -> None:
     assert card.end_of(streams[5 % 3]) == exactly(end)
 
 
-def test_mark_that_has_been_reached_holds_nothing_up(card: Card) -> None:
+def test_event_that_has_been_reached_holds_nothing_up(card: Card) -> None:
     one, two = card.streams(2)
     event = one.record(card.event())
     event.synchronize()
@@ -329,15 +329,15 @@ def test_devices_do_not_slow_each_other(driver: Driver, tmp_path: Path) -> None:
 
 def test_timeline_matches_events(card: Card) -> None:
     one, two = card.streams(2)
-    marks = [card.event() for _ in range(4)]
+    events = [card.event() for _ in range(4)]
     with card.device.timeline() as timeline:
         card.advance(777)  # spans count from the first one's start
-        marks[0].record(one)
+        events[0].record(one)
         card.copy_in(400_000, one)
-        marks[1].record(one)
-        marks[2].record(two)
+        events[1].record(one)
+        events[2].record(two)
         card.spin(30_000, two)
-        marks[3].record(two)
+        events[3].record(two)
     copy, kernel = sorted(timeline.spans, key=lambda span: span.nbytes, reverse=True)
     assert [copy.name, copy.lane, copy.stream, copy.nbytes] == [
         "cuMemcpyHtoDAsync",
@@ -349,9 +349,9 @@ def test_timeline_matches_events(card: Card) -> None:
     assert (copy.start, kernel.start) == (0, 0)
     assert copy.end * 1e9 == exactly(F.copy_latency + 400_000 / F.to_device)
     assert kernel.end * 1e9 == exactly(F.launch_latency + 30_000)
-    # A mark is set some time after its place is reached, as the next one is: that cancels out.
-    assert marks[1].elapsed_since(marks[0]) == as_event_time(copy.end * 1e9 + F.record)
-    assert marks[3].elapsed_since(marks[2]) == as_event_time(kernel.end * 1e9 + F.record)
+    # An event is recorded some time after it is reached, as the next one is: that cancels out.
+    assert events[1].elapsed_since(events[0]) == as_event_time(copy.end * 1e9 + F.record)
+    assert events[3].elapsed_since(events[2]) == as_event_time(kernel.end * 1e9 + F.record)
 
 
 def test_spans_of_a_stream_follow_each_other(card: Card) -> None:

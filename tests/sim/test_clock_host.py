@@ -107,7 +107,7 @@ def test_host_that_is_late_does_not_wait(card: Card) -> None:
     assert card.end_of(stream) == exactly(50_000)
 
 
-def test_event_is_waited_for_no_longer_than_its_mark(card: Card) -> None:
+def test_event_is_waited_for_no_longer_than_its_time(card: Card) -> None:
     stream = card.stream()
     card.spin(10_000, stream)
     event = stream.record(card.event())

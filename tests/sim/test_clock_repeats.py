@@ -63,7 +63,7 @@ def run(driver: Driver, folder: Path, program: list[Step]) -> Outcome:
     host = []
     with Card(driver, folder, ODD, checker=False, data=False) as card:
         streams = [card.stream(priority=-(i % 3)) for i in range(STREAMS)]
-        marks: list[Event] = [card.event() for _ in range(STREAMS)]
+        events: list[Event] = [card.event() for _ in range(STREAMS)]
         with card.device.timeline() as timeline:
             for step in program:
                 stream, nbytes = streams[step.stream], min(step.amount, MEMORY)
@@ -78,9 +78,9 @@ def run(driver: Driver, folder: Path, program: list[Step]) -> Outcome:
                         blocks = 1 + step.amount % (2 * ODD.multiprocessors)
                         card.spin(step.amount, stream, multiprocessors=blocks)
                     case "record":
-                        marks[step.stream].record(stream)
+                        events[step.stream].record(stream)
                     case "wait":
-                        stream.wait(marks[step.amount % STREAMS])
+                        stream.wait(events[step.amount % STREAMS])
                     case "advance":
                         card.advance(step.amount / 7)
                     case "query":

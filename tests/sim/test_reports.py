@@ -21,7 +21,7 @@ pytestmark = pytest.mark.sim_only
 POISON = b"\xdb"
 SLOTS = 8
 HISTORY_OPERATIONS = 20_000
-# One mark of the checker takes some 80 bytes: a history that keeps them all exceeds this.
+# One access that the checker keeps takes some 80 bytes: a history that keeps them all exceeds this.
 HISTORY_BYTES = HISTORY_OPERATIONS * 32
 
 

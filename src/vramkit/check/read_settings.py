@@ -1,7 +1,7 @@
 """Run as a program: prints what the simulated GPU makes of VRAMKIT_SIM, as its JSON.
 
 It loads the library, so it is run in a process of its own: one that has loaded the simulated
-libcuda.so.1 gives it to whoever asks for that name afterwards.
+libcuda.so.1 gives it to every later request for that name.
 """
 
 from __future__ import annotations

@@ -103,11 +103,15 @@ def _meanings(snapshot: Snapshot) -> Table:
     sums = by_state(snapshot)
     rounding = sums.live - sums.asked
     rows = [
-        ("in use", sums.live, "blocks that somebody has"),
+        ("in use", sums.live, "blocks that the program has"),
         ("of it rounding", rounding, "what their size classes add to the sizes asked for"),
         ("cached", sums.cached, "free, in the cache of one thread for one stream"),
-        ("waiting", sums.waiting, "free, kept for one stream; anybody's when its work is done"),
-        ("idle", sums.idle, "free, nobody's"),
+        (
+            "waiting",
+            sums.waiting,
+            "free, kept for one stream; for any stream when its work is done",
+        ),
+        ("idle", sums.idle, "free for any stream"),
         ("rest", sums.rest, "ends of slabs, too short for one more block"),
         (
             "lost to fragmentation",

@@ -83,7 +83,7 @@ class Timeline(msgspec.Struct, frozen=True, tag="timeline"):
 
 MemoryState = Literal["live", "cached", "waiting", "idle", "rest", "none"]
 
-# The states as readers know them; "none" is nobody's memory and has no name.
+# The states as readers know them; "none" is memory of no extent and has no name.
 MEMORY_NAMES: dict[MemoryState, str] = {
     "live": "in use",
     "cached": "cached",

@@ -78,7 +78,7 @@ def _row(row: MapRow) -> str:
 
 
 def _run(run: Run) -> str:
-    """Short, as there are thousands: cells of nobody's memory have no text."""
+    """Short, as there are thousands: cells without memory of the pool have no text."""
     names: list[str] = [run.state] if run.used < 8 else []
     names += [f"u{run.used}"] if run.used else []
     names += [f"s{run.stream}"] if run.stream >= 0 else []

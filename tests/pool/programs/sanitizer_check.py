@@ -2,7 +2,7 @@
 
 clean must end with status 0 and no report, with and without nvtx. overrun writes past the end of a
 block into its free neighbour, freed into a block that was given back: the memory is the pool's, so
-only its marks let the tool see it. Both end with status 0 where nobody minds.
+only its NVTX regions let the tool see it. Without a tool both end with status 0.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def mixed_work(device: Device, pool: Pool, seed: int) -> None:
 
 
 def remapping(device: Device, pool: Pool) -> None:
-    """One block out of many free pieces: they are mapped anew, side by side."""
+    """One block out of many free pieces: they are remapped side by side."""
     with device.stream() as stream:
         small = [pool.malloc(2 * MIB, stream) for _ in range(24)]
         for address in small:
@@ -66,7 +66,7 @@ def remapping(device: Device, pool: Pool) -> None:
             pool.free(address)
         words = 20 * MIB // 4
         large = pool.malloc(4 * words, stream)
-        assert pool.stats().remapped_bytes > 0, "nothing was mapped anew"
+        assert pool.stats().remapped_bytes > 0, "nothing was remapped"
         device.kernels.fill(large, words, 3, stream=stream)
         check(device, stream, large, words, 3)
         for address in [large, *small[1::2]]:
