@@ -53,8 +53,8 @@ struct Kernels {
     double add_bytes_per_s = 0;
     double sweep_bytes_per_s = 0;
     double checksum_bytes_per_s = 0;
-    double event_record_ns = 0;   // on the card, for an event to be marked once it is reached
-    double event_wait_ns = 0;     // on the card, from the event's mark to the waiter's going on
+    double event_record_ns = 0;   // on the card, from reached to recorded
+    double event_wait_ns = 0;     // on the card, from recorded until the waiter continues
     double host_function_ns = 0;  // from ready to the call of a host function
 };
 
