@@ -11,7 +11,7 @@ namespace nb = nanobind;
 namespace vramkit {
 namespace {
 
-// Python's part of a host function, on the driver's thread; nothing while Python exits.
+// The Python part of a host function, on a thread of the driver. Does nothing while Python exits.
 template <class Body>
 void in_python(Body body) {
     const InsideGate gate;
@@ -32,7 +32,7 @@ void run_once(void* data) {
     in_python([&] { call(nb::steal(static_cast<PyObject*>(data))); });
 }
 
-// Of a graph, which launches it any number of times.
+// For a graph, which may be launched any number of times.
 void run_again(void* data) {
     in_python([&] { call(nb::borrow(static_cast<PyObject*>(data))); });
 }
@@ -41,8 +41,8 @@ void let_go(void* data) {
     in_python([&] { Py_DECREF(static_cast<PyObject*>(data)); });
 }
 
-// The graph that is being captured on the stream; null: none is. The legacy default stream cannot
-// be captured, and beside captures of others it must not be asked.
+// The graph that is being captured on the stream; null: none. The legacy default stream cannot be
+// captured, and during captures on other streams it must not be queried.
 CUgraph graph_under_capture(const DriverTable& call, CUstream stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUgraph graph = nullptr;
@@ -54,8 +54,8 @@ CUgraph graph_under_capture(const DriverTable& call, CUstream stream) {
     return graph;
 }
 
-// The graph keeps the callable as long as it, or an executable of it, exists. Where the driver has
-// no user objects the callable lives as long as the process.
+// The graph keeps the callable as long as the graph or an executable of it exists. If the driver
+// has no user objects, the callable lives until the process ends.
 void give_to_graph(const DriverTable& call, CUgraph graph, PyObject* data) {
     CUuserObject object = nullptr;
     if (call.cuUserObjectCreate == nullptr || call.cuGraphRetainUserObject == nullptr ||
@@ -63,7 +63,7 @@ void give_to_graph(const DriverTable& call, CUgraph graph, PyObject* data) {
             CUDA_SUCCESS) {
         return;
     }
-    Py_INCREF(data);  // of the object; what is left where the graph refuses it stays for good
+    Py_INCREF(data);  // for the user object; if the graph refuses that, the callable stays for good
     if (call.cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) == CUDA_SUCCESS) {
         Py_DECREF(data);
     } else {

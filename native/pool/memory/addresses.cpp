@@ -1,4 +1,4 @@
-// Where the range comes from, and its way back.
+// Takes the range from the driver, and gives it back.
 #include "pool/memory/addresses.h"
 
 #include <string>
