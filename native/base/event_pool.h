@@ -4,6 +4,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/host_memory.h"
 #include "driver/table.h"
 
 namespace vramkit {
@@ -29,9 +30,10 @@ class EventPool {
         }
         return event;
     }
-    void give(CUevent event) {
+    void give(CUevent event) noexcept {
         const std::lock_guard guard(lock_);
-        spare_.push_back(event);
+        if (!if_host_memory_allows([&] { spare_.push_back(event); }))
+            call_.cuEventDestroy_v2(event);
     }
     // Destroys the unused events. One that the driver refuses to destroy stays in the pool.
     void drop() {

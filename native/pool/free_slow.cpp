@@ -153,8 +153,9 @@ bool Pool::free_direct(std::uint64_t address, const std::optional<StreamRef>& st
     }
     if (stream && !note_graph(address, *stream, why)) return false;
     const std::uint32_t number = parts_.direct.stream_of(address);
-    if (!parts_.direct.free(address, guard, why)) return false;
+    // Before the driver has it: this may fail, and keeps the number known while the lock is let go.
     ThreadCache& cache = parts_.threads.of(number);
+    if (!parts_.direct.free(address, guard, why)) return false;
     const ThreadCache::Entered entered(cache);
     count_free(cache, *bytes);
     return true;

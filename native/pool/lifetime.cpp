@@ -168,7 +168,7 @@ std::uint64_t Pool::give_back(std::unique_lock<BriefMutex>& guard, bool wait) {
     };
     if (wait) {
         parts_.threads.drain_all();
-        parts_.streams.wait(guard);
+        parts_.wait(guard);
     }
     give();
     if (!wait || parts_.card.forgotten) return released;
@@ -178,7 +178,7 @@ std::uint64_t Pool::give_back(std::unique_lock<BriefMutex>& guard, bool wait) {
     if (parts_.card.forgotten) return released;
     parts_.held.end_card_wait(begun);
     // Released blocks are in their stream caches now: wait for those too.
-    if (parts_.held.release()) parts_.streams.wait(guard);
+    if (parts_.held.release()) return released + give_back(guard, true);
     give();
     return released;
 }
@@ -201,6 +201,7 @@ void Pool::cache_ending(ThreadCache* cache) {
 }
 
 bool Pool::close(Failure& why) {
+    const std::lock_guard closing(closing_);  // whoever comes second finds it done
     {
         std::unique_lock guard(lock_);
         if (closed()) return true;
@@ -213,7 +214,14 @@ bool Pool::close(Failure& why) {
         // Every request fails from here on, although waits release the lock.
         closed_.store(true, std::memory_order_release);
         const SlowPathScope scope = parts_.card.enter();
-        give_back(guard, true);
+        try {
+            give_back(guard, true);
+        } catch (...) {
+            // Without host memory: it is open as before, and can be closed later.
+            if (!guard.owns_lock()) guard.lock();
+            if (!parts_.card.forgotten) closed_.store(false, std::memory_order_release);
+            throw;
+        }
         if (!parts_.card.forgotten) {
             parts_.streams.events().drop();
             // What the driver refused to take back, and blocks of graphs, are tried again in the

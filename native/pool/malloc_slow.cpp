@@ -12,6 +12,8 @@ namespace {
 // Other streams whose oldest fence is polled before memory is taken from the driver. A poll costs
 // as much as the rest of the path, and the oldest fence is the likeliest to have passed.
 constexpr int kQuestions = 1;
+// On the host for all streams, before a request fails.
+constexpr int kWaits = 3;
 
 }  // namespace
 
@@ -107,6 +109,7 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, ClassIndex index, std::uint64_t b
 
     // Memory is short: collect from idle threads, other classes and other streams.
     const auto gather = [&] {
+        parts_.threads.drain_all();  // before the fence, so that what it drains is behind it
         record_fence();
         parts_.collect();
         return found(take_idle(cache, index), &Stats::idle_hits) ||
@@ -126,11 +129,14 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, ClassIndex index, std::uint64_t b
     if (may_wait && why.kind == Failure::Kind::out_of_memory) {
         // A block of this class whose work is not done: the stream waits for it, not the host.
         if (found(take_after_gpu_wait(cache, index), &Stats::gpu_wait_hits)) return served();
-        // Releases the lock: host functions in the awaited work may free.
-        parts_.streams.wait(guard);
-        if (!is_open(why)) return {};
-        if (gather()) return served();
+        // Releases the lock: host functions in the awaited work may free. Others may take what was
+        // waited for, hence more than once.
+        for (int waits = 0; waits < kWaits && parts_.wait(guard); ++waits) {
+            if (!is_open(why)) return {};
+            if (gather()) return served();
+        }
     }
+    maintenance_.notice();
     if (why.kind == Failure::Kind::out_of_memory) why.message = explain(bytes, why);
     return {};
 }
@@ -214,7 +220,8 @@ std::uint64_t Pool::malloc_direct(ThreadCache& cache, std::uint64_t bytes, bool 
     std::uint64_t address = parts_.direct.allocate(bytes, cache.number, why);
     if (address == 0 && why.kind == Failure::Kind::out_of_memory) {
         if (may_wait) {
-            parts_.streams.wait(guard);
+            parts_.threads.drain_all();
+            parts_.wait(guard);
             parts_.direct.free_ended(guard);
             if (!is_open(why)) return 0;
         }

@@ -5,6 +5,13 @@
 
 namespace vramkit::pool {
 
+bool Parts::wait(std::unique_lock<BriefMutex>& pool) {
+    bool waited = streams.wait(pool);
+    // What was held for others is in the cache of its stream now, behind a fence of that.
+    if (!card.forgotten && held.release()) waited |= streams.wait(pool);
+    return waited;
+}
+
 void Parts::collect() {
     threads.drain_all();
     held.release();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "pool/config.h"
@@ -38,6 +39,8 @@ struct Parts {
     // Moves every free block whose work is done from the caches of all threads and streams to idle
     // memory. Never waits.
     void collect();
+    // Waits for all that streams hold now, without the pool's lock. False: there was nothing.
+    bool wait(std::unique_lock<BriefMutex>& pool);
     // Makes numbers of streams that nothing refers to available again, if there are many.
     void reuse_numbers();
 };

@@ -173,9 +173,9 @@ class Pool final : public Resource {
 
     const std::uint64_t id_;
     const ForkGuard fork_;
-    Parts parts_;
-    NvtxMarks* nvtx_ = nullptr;  // null: off, or there is no tool
+    NvtxMarks* nvtx_ = nullptr;  // null: off, or nobody listens
     const PageMap* page_map_ = nullptr;
+    Parts parts_;
 
     // Read on the hot path, changed by configure().
     alignas(64) std::atomic<const ClassMap*> class_map_{nullptr};
@@ -186,6 +186,7 @@ class Pool final : public Resource {
     alignas(64) mutable BriefMutex lock_;
     std::vector<std::unique_ptr<ClassMap>> class_maps_;  // every one that was ever in force
     Counters before_;                                    // all counters at the last reset
+    std::mutex closing_;                                 // of close(); before the lock
     Maintenance maintenance_;                            // last: its thread ends first
 };
 

@@ -120,7 +120,7 @@ struct alignas(64) Slab {
     const std::uint8_t spread;         // records are 2^spread apart
     const std::uint8_t capacity_bits;  // there are 2^capacity_bits records
     // With the pool's lock; of a large block, with that of large blocks.
-    std::uint64_t bytes = 0;          // of its spans
+    Relaxed<std::uint64_t> bytes;     // of its spans
     Segment* segment = nullptr;       // of small blocks
     std::vector<std::uint32_t> idle;  // numbers of idle blocks
     std::size_t slot = kNowhere;      // index in the list of slabs of its class with idle blocks,

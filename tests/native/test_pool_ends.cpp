@@ -186,6 +186,28 @@ TEST(a_thread_that_waits_for_the_gpu_holds_up_nobody) {
     })));
 }
 
+TEST(a_second_close_returns_when_the_first_is_done) {
+    CHECK(exited_well(status_of([] {
+        const Card card;
+        const auto pool = open_pool(card);
+        const StreamRef stream = card.stream(true);
+        const std::uint64_t block = must_malloc(*pool, 4 * kMiB, stream);
+        Gate gate(card, stream);
+        must_free(*pool, block);
+        const auto close = [&] {
+            Failure why;
+            CHECK(pool->close(why));
+            return pool->stats().reserved;
+        };
+        std::future<std::uint64_t> first = std::async(std::launch::async, close);
+        wait_for_call(card, "cuEventSynchronize", first);
+        std::future<std::uint64_t> second = std::async(std::launch::async, close);
+        gate.open();
+        CHECK_EQUAL(first.get(), std::uint64_t{0});
+        CHECK_EQUAL(second.get(), std::uint64_t{0});
+    })));
+}
+
 TEST(a_pool_may_go_while_threads_that_used_it_end) {
     CHECK(exited_well(status_of([] {
         const Card card("checker=off,data=off,capacity=1GiB");

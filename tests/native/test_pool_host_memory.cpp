@@ -123,6 +123,28 @@ TEST(held_blocks_are_released_once) {
     }
 }
 
+TEST(a_block_straight_from_the_driver_whose_free_fails_is_in_use_still) {
+    bool failing = true;
+    for (long nth = 0; failing; ++nth) {
+        const Card card;
+        Config config;
+        config.large = vramkit::pool::Large::direct;
+        const auto pool = open_pool(card, config);
+        const std::uint64_t address = must_malloc(*pool, 4 * kMiB, card.stream(true));
+        // On a thread without a cache: one has to be made for it.
+        std::thread([&] {
+            CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+            Failure why;
+            bool freed = false;
+            failing = without_host_memory(nth, [&] { freed = pool->free(address, {}, {}, why); });
+            if (!freed) must_free(*pool, address);
+        }).join();
+        CHECK_EQUAL(pool->stats().current_usage, std::uint64_t{0});
+        Failure why;
+        CHECK(pool->close(why));
+    }
+}
+
 TEST(a_number_that_finds_no_host_memory_for_its_fence_stays_open) {
     const Card card;
     const StreamRef stream = card.stream(true);

@@ -121,3 +121,134 @@ TEST(one_step_of_the_background_gives_back_a_bounded_number_of_handles) {
     CHECK(most <= 64 + 2 * 32);
     CHECK(card.calls("cuMemUnmap") >= 300);
 }
+
+namespace {
+
+// A pool of 16 MiB, all of it in small blocks in the thread's cache; their work is under way or
+// not.
+void fill_cache(const Card& card, Pool& pool, const StreamRef& stream, bool busy) {
+    std::vector<std::uint64_t> blocks;
+    Failure why;
+    while (const std::uint64_t block = pool.malloc(256 * 1024, stream, false, why)) {
+        blocks.push_back(block);
+    }
+    CHECK(blocks.size() > 50);
+    if (busy) card.occupy(stream);
+    for (const std::uint64_t block : blocks) must_free(pool, block, stream);
+}
+
+Config small_pool_with_large_caches(vramkit::pool::Large large = vramkit::pool::Large::pool) {
+    Config config;
+    config.limit = 16 * kMiB;
+    config.large = large;
+    config.thread_cache_max_blocks = config.global_cache_max_blocks = 100'000;
+    return config;
+}
+
+// 16 MiB that were allocated on one stream, used on another, and freed; both are busy.
+void hold_a_block(const Card& card, Pool& pool, const StreamRef& home, const StreamRef& other) {
+    const std::uint64_t block = must_malloc(pool, 16 * kMiB, home);
+    Failure why;
+    CHECK(pool.also_used_on(block, other, why));
+    card.order(home, other);
+    card.occupy(other);
+    card.use(block, kMiB, other);
+    for (int i = 0; i < 3; ++i) card.occupy(home);
+    must_free(pool, block);
+}
+
+}  // namespace
+
+TEST(what_the_caches_of_a_stream_hold_serves_its_own_larger_request) {
+    for (const bool durable : {true, false}) {
+        for (const bool busy : {true, false}) {
+            const Card card;
+            const auto pool = open_pool(card, small_pool_with_large_caches());
+            const StreamRef stream = card.stream(durable);
+            fill_cache(card, *pool, stream, busy);
+            Failure why;
+            const std::uint64_t large = pool->malloc(8 * kMiB, stream, busy, why);
+            CHECK(large != 0);
+            if (large != 0) must_free(*pool, large, stream);
+            check_order(card);
+        }
+    }
+}
+
+TEST(a_block_straight_from_the_driver_waits_for_what_caches_hold) {
+    const Card card;
+    const auto pool = open_pool(card, small_pool_with_large_caches(vramkit::pool::Large::direct));
+    const StreamRef stream = card.stream(true);
+    fill_cache(card, *pool, stream, true);
+    const std::uint64_t direct = must_malloc(*pool, 8 * kMiB, stream);
+    CHECK(direct != 0);
+    if (direct != 0) must_free(*pool, direct);
+}
+
+TEST(held_blocks_are_waited_for_on_both_streams) {
+    const Card card;
+    Config config;
+    config.limit = 16 * kMiB;
+    const auto pool = open_pool(card, config);
+    const StreamRef home = card.stream(true), other = card.stream(true), asks = card.stream(true);
+    hold_a_block(card, *pool, home, other);
+    const std::uint64_t block = must_malloc(*pool, 8 * kMiB, asks);
+    CHECK(block != 0);
+    if (block != 0) must_free(*pool, block);
+    check_order(card);
+}
+
+TEST(held_blocks_go_back_to_the_driver_with_all_else) {
+    for (const bool durable : {true, false}) {
+        for (const bool close : {true, false}) {
+            const Card card;
+            const auto pool = open_pool(card);
+            hold_a_block(card, *pool, card.stream(durable), card.stream(durable));
+            Failure why;
+            if (close) {
+                CHECK(pool->close(why));
+                check_nothing_left();
+            } else {
+                CHECK_EQUAL(pool->trim(true), 16 * kMiB);
+            }
+            CHECK_EQUAL(pool->stats().reserved, std::uint64_t{0});
+        }
+    }
+}
+
+TEST(a_held_block_that_is_smaller_than_the_one_before_it_is_no_use_after_free) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef stream = card.stream(true), other = card.stream(true);
+    must_free(*pool, must_malloc(*pool, 4096, stream));
+    const std::uint64_t block = must_malloc(*pool, 3900, stream);
+    card.use(block, 3900, stream);
+    card.order(stream, other);
+    Failure why;
+    CHECK(pool->also_used_on(block, other, why));
+    card.use(block, 3900, other);
+    must_free(*pool, block);
+    CHECK_EQUAL(card.call.cuCtxSynchronize(), CUDA_SUCCESS);
+    pool->step();
+    check_order(card);
+}
+
+TEST(unmaps_that_the_driver_refuses_do_not_keep_the_background_busy) {
+    const Card card;
+    Config config;
+    config.decay_ms = 10;
+    config.enable_defrag = false;
+    const auto pool = open_pool(card, config);
+    const StreamRef stream = card.stream(true);
+    std::vector<std::uint64_t> blocks;
+    for (int i = 0; i < 60; ++i) blocks.push_back(must_malloc(*pool, 4 * kMiB, stream));
+    for (const std::uint64_t block : blocks) must_free(*pool, block);
+    CHECK_EQUAL(gpu::sim().inject("cuMemUnmap", 1, 1'000'000, CUDA_ERROR_INVALID_VALUE, 0), 0);
+    int more = 0;
+    for (int i = 0; i < 50; ++i) {
+        more += pool->step() ? 1 : 0;
+        gpu::sim().advance(kSecond);
+    }
+    gpu::sim().clear_faults();
+    CHECK(more < 5);
+}

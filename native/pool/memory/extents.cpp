@@ -131,11 +131,12 @@ std::uint64_t Extents::release(std::uint64_t bytes, std::int64_t idle_before, st
     std::ranges::stable_sort(oldest, {}, [](const auto& each) { return each.first; });
     for (const auto& [since, mapping] : oldest) {
         if (before - mapped() >= bytes) break;
-        if (at_most-- == 0) {
+        if (at_most == 0) {
             if (more != nullptr) *more = true;
             break;
         }
         if (mappings_.has_old_mapping(mapping.piece) || !mappings_.unmap(mapping)) continue;
+        --at_most;  // one that is refused does not count
         cut_out({mapping.address, mapping.piece.bytes});
         by_address_.erase(mapping.address);
         // If the driver refuses one handle, stop: the others are more useful idle.

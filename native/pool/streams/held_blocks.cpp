@@ -126,7 +126,8 @@ void HeldBlocks::give_to_stream(BlockRef block, std::uint32_t number) {
         memory_.nvtx()->remove_block(block.address(), block.bytes());
     }
     if (cache->can_record_fence()) {
-        card_.checker.block_freed(block.address(), block.bytes(), cache->stream.handle);
+        card_.checker.block_freed(block.address(), block.slab->asked_for(block.block()),
+                                  cache->stream.handle);
     }
     cache->put(block);
 }

@@ -2,6 +2,7 @@
 #include "pool/streams/streams.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/rules.h"
 
@@ -9,6 +10,35 @@ namespace vramkit::pool {
 namespace {
 
 constexpr std::size_t kAll = ~std::size_t{0};
+
+// The last fence of a stream, whose event nobody records again while this lives.
+class LastFence {
+  public:
+    LastFence(std::shared_ptr<StreamCache> cache, Fences::Pinned pinned)
+        : cache_(std::move(cache)), pinned_(pinned) {}
+    LastFence(LastFence&&) = default;
+    ~LastFence() {
+        if (cache_ == nullptr) return;  // moved from
+        const std::lock_guard guard(cache_->lock);
+        cache_->fences.unpin(pinned_, passed_);
+    }
+
+    void wait(const DriverTable& call) {
+        passed_ = is_broken(Rule::host_waits_for_the_stream) ||
+                  call.cuEventSynchronize(pinned_.second) == CUDA_SUCCESS;
+    }
+
+  private:
+    std::shared_ptr<StreamCache> cache_;
+    Fences::Pinned pinned_;
+    bool passed_ = false;
+};
+
+// Room for one more, so that the next push cannot fail.
+template <class List>
+void make_room(List& list) {
+    if (list.size() == list.capacity()) list.reserve(2 * list.size() + 8);
+}
 
 }  // namespace
 
@@ -48,7 +78,7 @@ std::optional<std::uint32_t> Streams::number_of(const StreamRef& stream, Failure
     const std::optional<std::uint32_t> number = new_number(stream.capture != 0, why);
     if (!number) return {};
     auto& caches = stream.capture == 0 ? caches_ : arenas_;
-    caches.reserve(caches.size() + 1);
+    make_room(caches);
     const auto cache = std::make_shared<StreamCache>(events_, *number, stream);
     if (stream.capture != 0) captures_by_handle_.emplace(stream.handle, *number);
     numbers_.emplace(key, *number);
@@ -66,8 +96,8 @@ std::optional<std::uint32_t> Streams::new_number(bool capture, Failure& why) {
             why = Failure::bad_value("the pool knows too many streams (8,388,608)");
             return {};
         }
-        spare.reserve(records.size() + 1);
         records.emplace_back().spare = true;
+        spare.reserve(records.capacity());  // so that reuse_numbers() cannot fail
         spare.push_back(static_cast<std::uint32_t>(records.size() - 1));
     }
     const std::uint32_t number = spare.back();
@@ -102,22 +132,20 @@ void Streams::collect_all() {
     }
 }
 
-void Streams::wait(std::unique_lock<BriefMutex>& pool) {
-    std::vector<std::pair<std::shared_ptr<StreamCache>, Fences::Pinned>> last;
+bool Streams::wait(std::unique_lock<BriefMutex>& pool) {
+    std::vector<LastFence> last;
     last.reserve(caches_.size());
     for (const auto& each : caches_) {
         const std::lock_guard guard(each->lock);
         each->record_fence();
         if (const auto pinned = each->fences.pin_last()) last.emplace_back(each, *pinned);
     }
+    if (last.empty()) return false;
     pool.unlock();
-    for (const auto& [cache, pinned] : last) {
-        const bool done = is_broken(Rule::host_waits_for_the_stream) ||
-                          card_.call.cuEventSynchronize(pinned.second) == CUDA_SUCCESS;
-        const std::lock_guard guard(cache->lock);
-        cache->fences.unpin(pinned, done);
-    }
+    for (LastFence& each : last) each.wait(card_.call);
+    last.clear();
     pool.lock();
+    return true;
 }
 
 bool Streams::wait_for_unfenced(std::unique_lock<BriefMutex>& pool, bool for_others) {
@@ -145,7 +173,7 @@ bool Streams::wait_for_unfenced(std::unique_lock<BriefMutex>& pool, bool for_oth
 
 void Streams::end(std::uint32_t number) {
     StreamCache& cache = *(*this)[number].cache;
-    ending_.reserve(ending_.size() + 1);
+    make_room(ending_);
     const std::lock_guard guard(cache.lock);
     cache.end();
     if (is_broken(Rule::ending_stream_gets_last_fence)) cache.fences.pass_all();

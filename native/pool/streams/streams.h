@@ -72,7 +72,8 @@ class Streams {
     void collect_all();
     // Waits for all work that the streams hold now. The pool's lock is released for the wait, so
     // that host functions and other threads can free: the pool's state may have changed after it.
-    void wait(std::unique_lock<BriefMutex>& pool);
+    // False: there was nothing to wait for.
+    bool wait(std::unique_lock<BriefMutex>& pool);
     // For blocks without a fence, freed on raw streams whose handles may be invalid by now: only a
     // device sync helps. Releases the pool's lock for it. True: it waited, and what had no fence
     // before counts as passed.
