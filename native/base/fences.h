@@ -116,8 +116,8 @@ class Fences {
         recorded_.pop_front();
     }
 
-    EventPool& events_;
     Number open_ = 1;
+    EventPool& events_;
     Number covered_ = 0;  // the last one with an event, or that passed without one
     Number passed_ = 0;
     std::vector<Number> pins_;  // numbers of pinned events

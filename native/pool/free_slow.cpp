@@ -84,7 +84,7 @@ bool Pool::free_slowly(BlockRef block, std::uint64_t bytes, const std::optional<
     parts_.held.forget(block.address());
     // A block that a graph may use counts as in use until it is no longer held.
     const bool of_graph = plan->has_graph();
-    if (to == State::held && !of_graph && parts_.card.checker.listens()) {
+    if (to == State::held && !of_graph && checked_) {
         tell_checker_of_free(cache, block.address(), bytes, true);
     }
     if (to == State::held) parts_.held.hold(block, *std::move(plan));

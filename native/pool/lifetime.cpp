@@ -11,7 +11,9 @@ namespace vramkit::pool {
 Pool::Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, std::uint64_t card_bytes)
     : id_(next_listener_id()),
       parts_(id_, std::move(driver), device, context, card_bytes),
-      maintenance_(parts_, lock_, closed_) {}
+      maintenance_(parts_, lock_, closed_) {
+    checked_ = parts_.card.checker.listens();
+}
 
 std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUcontext context,
                                  const Config& config, Failure& why) {

@@ -44,7 +44,7 @@ std::uint64_t Pool::hand_out(ThreadCache& cache, BlockRef block, std::uint64_t b
     }
     cache.live += static_cast<std::int64_t>(bytes);
     if (index > cache.largest) cache.largest = index;
-    parts_.card.checker.block_allocated(address, bytes, cache.stream.handle);
+    if (checked_) parts_.card.checker.block_allocated(address, bytes, cache.stream.handle);
     return address;
 }
 
@@ -88,7 +88,7 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
 
 // With the biased lock, of a block that was just taken from its user.
 void Pool::take_back(ThreadCache& cache, BlockRef block, std::uint64_t bytes) {
-    if (parts_.card.checker.listens()) tell_checker_of_free(cache, block.address(), bytes);
+    if (checked_) tell_checker_of_free(cache, block.address(), bytes);
     cache.push(block);
     count_free(cache, bytes);
 }

@@ -171,18 +171,19 @@ class Pool final : public Resource {
     std::uint64_t give_back(std::unique_lock<BriefMutex>& guard, bool wait);
     void forget_driver();
 
+    // All that the hot paths read of the pool, in its first cache line, which nobody writes but
+    // configure() and close().
     const std::uint64_t id_;
     const ForkGuard fork_;
-    NvtxMarks* nvtx_ = nullptr;  // null: off, or nobody listens
-    const PageMap* page_map_ = nullptr;
-    Parts parts_;
-
-    // Read on the hot path, changed by configure().
-    alignas(64) std::atomic<const ClassMap*> class_map_{nullptr};
+    bool checked_ = false;  // the checker of a simulated GPU listens
     std::atomic<bool> stats_on_{true};
     std::atomic<bool> direct_on_{false};
     std::atomic<bool> closed_{false};
+    NvtxMarks* nvtx_ = nullptr;  // null: off, or nobody listens
+    const PageMap* page_map_ = nullptr;
+    std::atomic<const ClassMap*> class_map_{nullptr};
 
+    alignas(64) Parts parts_;
     alignas(64) mutable BriefMutex lock_;
     std::vector<std::unique_ptr<ClassMap>> class_maps_;  // every one that was ever in force
     Counters before_;                                    // all counters at the last reset

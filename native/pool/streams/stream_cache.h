@@ -34,20 +34,27 @@ class StreamCache {
     };
 
     StreamCache(EventPool& events, std::uint32_t number_, StreamRef stream_)
-        : number(number_), stream(stream_), fences(events) {}
+        : fences(events), number(number_), stream(stream_) {}
 
-    const std::uint32_t number;
-    StreamRef stream;
-    BriefMutex lock;
-    Fences fences;
+    // What every put and take touches, in two cache lines: threads of one stream hand it to each
+    // other with the lock.
+    alignas(64) BriefMutex lock;
     // The stream has ended; what is freed later waits for its last fence.
     bool ended = false;
-    Fences::Number last_fence = 0;
     std::uint64_t bytes = 0;
     std::uint64_t bytes_since_fence = 0;  // put here since the last recorded fence
-    Fences::Number awaited = 0;           // a number that is waited for and has no event yet
-    std::uint64_t hits = 0;               // requests served from here since the last reset
-    std::uint64_t recorded = 0;           // fences recorded since the last reset
+
+  private:
+    ClassSet filled_;  // classes with blocks
+
+  public:
+    std::uint64_t hits = 0;  // requests served from here since the last reset
+    Fences fences;           // begins with the number that a put reads
+    const std::uint32_t number;
+    StreamRef stream;
+    Fences::Number last_fence = 0;
+    Fences::Number awaited = 0;  // a number that is waited for and has no event yet
+    std::uint64_t recorded = 0;  // fences recorded since the last reset
     std::size_t large_blocks = 0;
     std::size_t fresh = 0;  // at most the large blocks put here since neighbours were joined
     LargeBlocks::Spare spare;
@@ -223,8 +230,7 @@ class StreamCache {
         return fences.call().cuStreamGetId(stream.handle, &id) == CUDA_SUCCESS && id == stream.id;
     }
 
-    ClassSet filled_;  // classes with blocks
-    ClassSet gaps_;    // classes with gaps to close
+    ClassSet gaps_;  // classes with gaps to close
 };
 
 }  // namespace vramkit::pool
