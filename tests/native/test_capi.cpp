@@ -12,8 +12,11 @@
 #include <thread>
 #include <vector>
 
+#include "driver/default_driver.h"
 #include "gpu.h"
 #include "include/vramkit.h"
+#include "pool_bench.h"
+#include "resources/direct.h"
 
 namespace {
 
@@ -200,4 +203,26 @@ TEST(a_forked_child_is_refused) {
     CHECK_EQUAL(vramkit_free(pool, block), VRAMKIT_OK);
     CHECK_EQUAL(vramkit_pool_destroy(own), VRAMKIT_OK);
     CHECK_EQUAL(vramkit_pool_close(pool), VRAMKIT_OK);
+}
+
+// Python's resources use the same registry: what is told through C reaches them too.
+TEST(a_closing_stream_that_is_announced_through_c_reaches_resources) {
+    start();
+    CUcontext context = nullptr;
+    CHECK_EQUAL(gpu::cu().cuCtxGetCurrent(&context), CUDA_SUCCESS);
+    const auto driver = std::get<std::shared_ptr<vramkit::Driver>>(vramkit::default_driver());
+    vramkit::resources::Direct resource(driver, context);
+    vramkit::StreamRef stream{gpu::make_stream()};
+    CHECK_EQUAL(vramkit::identify(gpu::cu(), stream), CUDA_SUCCESS);
+    vramkit::Failure why;
+    const std::uint64_t block = resource.malloc(4096, stream, why);
+    REQUIRE(block != 0);
+    gpu::sim().reset_call_counts();
+    CHECK_EQUAL(vramkit_stream_closing(stream.handle), VRAMKIT_OK);
+    CHECK_EQUAL(bench::figure(gpu::text_of(gpu::sim().call_counts), "cuEventRecord"),
+                std::uint64_t{1});
+    CHECK_EQUAL(gpu::cu().cuStreamDestroy_v2(stream.handle), CUDA_SUCCESS);
+    // Freed behind the last work of a stream that is gone.
+    CHECK(resource.free(block, {}, {}, why));
+    CHECK(resource.close(why));
 }

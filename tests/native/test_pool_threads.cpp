@@ -280,3 +280,30 @@ TEST(of_threads_that_free_a_lent_block_one_does_and_no_use_is_lost) {
     }
     CHECK_EQUAL(pool->check_invariants(), std::string());
 }
+
+TEST(a_reset_of_the_driver_beside_threads_that_work) {
+    const Card card("checker=off,data=off,capacity=1GiB");
+    Config config;
+    config.thread_cache_max_blocks = 2;  // most frees reach the stream cache
+    const auto pool = open_pool(card, config);
+    std::atomic<int> working{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+        threads.emplace_back([&] {
+            CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+            const StreamRef stream = card.stream(false);
+            Failure why;
+            for (int round = 0; why.kind == Failure::Kind::none; ++round) {
+                const std::uint64_t bytes = round % 4 == 0 ? 3 * kMiB : 4096;
+                const std::uint64_t block = pool->malloc(bytes, stream, true, why);
+                if (block != 0) pool->free(block, {}, stream, why);
+                if (round == 100) ++working;
+            }
+            CHECK(why.kind == Failure::Kind::closed);
+        });
+    }
+    while (working < 3) std::this_thread::yield();
+    pool->driver_reset();
+    for (std::thread& thread : threads) thread.join();
+    CHECK(pool->closed());
+}
