@@ -13,7 +13,9 @@ CXX_FILES := $(shell find native tests/native benchmarks/native examples \
 WITHOUT_ASLR := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 
 CORES := $(shell nproc)
-CTEST := ctest -j $(CORES) --output-on-failure --no-tests=error
+# Seconds for one native test.
+TIMEOUT = $(if $(VRAMKIT_SOAK),3600,$(if $(SANITIZER),240,60))
+CTEST = ctest -j $(CORES) --timeout $(TIMEOUT) --output-on-failure --no-tests=error
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
