@@ -142,7 +142,6 @@ nb::dict layout(PoolEngine& self) {
         const GilReleased released;
         now = engine.layout();
     }
-    constexpr const char* uses[] = {"slabs", "block", "idle"};
     constexpr const char* states[] = {"idle", "live", "cached", "waiting", "live", "waiting"};
     const auto list = [](const auto& all, auto convert) {
         nb::list result;
@@ -160,7 +159,6 @@ nb::dict layout(PoolEngine& self) {
         nb::list pieces;
         for (const uint64_t bytes : each.pieces) pieces.append(bytes);
         entry["pieces"] = pieces;
-        entry["use"] = uses[static_cast<std::size_t>(each.use)];
     });
     result["slabs"] = list(now.slabs, [](const Layout::OneSlab& each, nb::dict& entry) {
         entry["address"] = each.address;

@@ -42,7 +42,7 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
     if (config.background) {
         // The first requests find a segment mapped. If unused, it decays; this first step starts
         // the clock for that.
-        memory.want_segment(true);
+        memory.want_ahead(true);
         pool->step();
     }
     // From here on other threads may announce streams to it.
@@ -60,7 +60,7 @@ Pool::~Pool() {
         return;
     }
     // Live blocks go too: nobody can free them any more.
-    if (parts_.memory.extents().handed_out() > 0 && !parts_.streams.device_sync().wait()) {
+    if (parts_.memory.in_use() > 0 && !parts_.streams.device_sync().wait()) {
         // Work may still run, and the wait failed: the memory stays until the context ends.
         forget_driver();
         return;
@@ -120,18 +120,20 @@ bool Pool::preallocate(std::uint64_t bytes, std::uint64_t count, Failure& why) {
     const std::lock_guard guard(lock_);
     if (!is_open(why)) return false;
     const SlowPathScope scope = parts_.card.enter();
-    const ClassIndex index = class_map_.load(std::memory_order_relaxed)->of(bytes);
+    const ClassMap& classes = *class_map_.load(std::memory_order_relaxed);
+    const ClassIndex index = classes.of(bytes);
+    const std::uint64_t block_bytes = classes.block_bytes(index, bytes);
     // A request for more than there is takes nothing, instead of all memory before it fails.
     size_t free = 0, total = 0;
     if (failed(parts_.card.call.cuMemGetInfo_v2(&free, &total), "cuMemGetInfo_v2", why)) {
         return false;
     }
-    if (count > parts_.memory.could_have(index, free)) {
+    if (count > parts_.memory.could_have(index, block_bytes, free)) {
         why = Failure::out_of_memory();
         why.message = std::to_string(count) + " blocks: " + explain(bytes, why);
         return false;
     }
-    const bool done = parts_.memory.preallocate(index, count, why);
+    const bool done = parts_.memory.preallocate(index, block_bytes, count, why);
     maintenance_.notice();
     if (!done && why.message.empty()) why.message = explain(bytes, why);
     return done;
@@ -141,6 +143,7 @@ std::uint64_t Pool::defragment(Failure& why) {
     const std::lock_guard guard(lock_);
     if (!is_open(why)) return 0;
     const SlowPathScope scope = parts_.card.enter();
+    parts_.threads.drain_all();
     parts_.collect();
     const std::uint64_t moved = parts_.memory.join_idle(why);
     parts_.memory.unmap_all_old();
@@ -155,7 +158,7 @@ std::uint64_t Pool::trim(bool wait) {
     released += give_back(guard, wait);
     if (parts_.card.forgotten) return released;
     parts_.streams.events().drop();
-    parts_.memory.want_segment(false);  // memory just given back is not mapped ahead again
+    parts_.memory.want_ahead(false);  // memory just given back is not mapped ahead again
     return released;
 }
 
@@ -165,8 +168,9 @@ std::uint64_t Pool::give_back(std::unique_lock<BriefMutex>& guard, bool wait) {
     std::uint64_t released = 0;
     const auto give = [&] {
         if (parts_.card.forgotten) return;
+        parts_.threads.drain_all();
         parts_.collect();
-        released += parts_.memory.release_idle(Extents::kAnyTime);
+        released += parts_.memory.release_idle(DeviceMemory::kAnyTime);
     };
     if (wait) {
         parts_.threads.drain_all();
@@ -278,13 +282,12 @@ Stats Pool::stats() {
     stats.allocation_count = now.allocations - before_.allocations;
     stats.free_count = now.frees - before_.frees;
     stats.cache_hits = now.hits - before_.hits;
-    stats.large_blocks = memory.large().records() + parts_.direct.count();
+    stats.large_blocks = memory.ranges().not_idle() + parts_.direct.count();
     parts_.streams.each_cache([&](StreamCache& cache) {
         const std::lock_guard stream_guard(cache.lock);
         stats.stream_cache_hits += cache.hits;
         stats.events_recorded += cache.recorded;
         stats.captures += cache.stream.capture != 0;
-        stats.large_blocks -= cache.spare.size();
     });
     stats.cache_misses = stats.stream_cache_hits + stats.idle_hits + stats.cross_stream_hits +
                          stats.gpu_wait_hits + stats.remap_hits + stats.growth_hits +
@@ -299,8 +302,8 @@ Stats Pool::stats() {
     stats.idle = free.idle();
     stats.fragmentation_bytes = free.unusable;
     stats.fragmentation_rate = free.rate(memory.mapped());
-    stats.segments = memory.slabs().segments().size();
-    stats.slabs = memory.slabs().slab_count();
+    stats.pieces = memory.pieces().count();
+    stats.slabs = memory.slabs().all().size();
     return stats;
 }
 

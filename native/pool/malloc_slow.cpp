@@ -9,9 +9,12 @@
 namespace vramkit::pool {
 namespace {
 
-// Other streams whose oldest fence is polled before memory is taken from the driver. A poll costs
-// as much as the rest of the path, and the oldest fence is the likeliest to have passed.
+// Other streams whose oldest fence is polled for one of their blocks. A poll costs as much as the
+// rest of the path, and the oldest fence is the likeliest to have passed.
 constexpr int kQuestions = 1;
+// Thread caches that keep more than this part of what the pool holds are emptied before memory
+// moves or is taken from the driver.
+constexpr std::uint64_t kCachedPart = 64;
 // On the host for all streams, before a request fails.
 constexpr int kWaits = 3;
 
@@ -53,21 +56,12 @@ ThreadCache* Pool::cache_of(const StreamRef& stream, Failure& why) {
     return &parts_.threads.of(*number);
 }
 
-// From the stream's own free blocks, without a wait. Takes the stream cache's lock.
-BlockRef Pool::split_or_join(const ThreadCache& cache, ClassIndex index, std::uint64_t cut_up_to) {
-    if (cache.stream_cache == nullptr || !is_large(index)) return {};
-    // An NVTX tool was told that the graph uses its blocks as they are.
-    if (nvtx_ != nullptr && is_capture(cache.number)) return {};
-    return parts_.memory.split_or_join(*cache.stream_cache, index, cut_up_to);
-}
-
-BlockRef Pool::malloc_slow(ThreadCache& cache, ClassIndex index, std::uint64_t bytes, bool may_wait,
+BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_wait,
                            Failure& why) {
     std::unique_lock guard(lock_);
     if (!is_open(why)) return {};
     const SlowPathScope scope = parts_.card.enter();
     DeviceMemory& memory = parts_.memory;
-    const std::uint64_t batch = parts_.config.batch_alloc_count;
     // The stream was given to this call, so its handle is valid: record a fence behind its blocks
     // that have none, so that other streams can take them.
     const auto record_fence = [&] {
@@ -78,10 +72,6 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, ClassIndex index, std::uint64_t b
         if (!cache.stream_cache->ended) cache.stream_cache->record_fence_here();
     };
     record_fence();
-    if (parts_.held.release()) {
-        const BlockRef own = parts_.threads.refill(cache, index);
-        if (own.slab != nullptr) return own;
-    }
     BlockRef block;  // the one to hand out
     const auto found = [&](BlockRef one, std::uint64_t Stats::* counter) {
         block = one;
@@ -93,63 +83,97 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, ClassIndex index, std::uint64_t b
         maintenance_.notice();
         return block;
     };
-    if (found(take_idle(cache, index), &Stats::idle_hits)) return served();
-    if (found(take_of_others(cache, index), &Stats::cross_stream_hits)) return served();
+    const auto found_own = [&] {
+        block = parts_.threads.refill(cache, request.index, request.bytes);  // counts the hit
+        return block.slab != nullptr;
+    };
+    if (parts_.held.release() && found_own()) return served();
+    if (found(take_idle(cache, request), &Stats::idle_hits)) return served();
+    if (found(take_of_others(cache, request), &Stats::cross_stream_hits)) return served();
     // A request that can never be served fails here, before caches are emptied for it.
-    if (bytes > memory.most_bytes()) {
+    if (request.asked > memory.most_bytes()) {
         why = Failure::out_of_memory();
-        why.message = explain(bytes, why);
+        why.message = explain(request.asked, why);
         return {};
     }
-    if (found(fill_cache(cache, index, memory.grow(index, bytes, batch, why)),
-              &Stats::growth_hits)) {
-        return served();
-    }
-    if (why.kind != Failure::Kind::out_of_memory) return {};
-
-    // Memory is short: collect from idle threads, other classes and other streams.
-    const auto gather = [&] {
-        parts_.threads.drain_all();  // before the fence, so that what it drains is behind it
-        record_fence();
+    // All that is free and done with, in caches of all threads and streams; then what takes driver
+    // calls.
+    const auto gather = [&](bool empty_caches) {
+        if (empty_caches) {
+            parts_.threads.drain_all();  // before the fence, so that what it drains is behind it
+            record_fence();
+        }
         parts_.collect();
-        return found(take_idle(cache, index), &Stats::idle_hits) ||
-               found(fill_cache(cache, index, memory.put_together(index, bytes, batch, why)),
-                     &Stats::remap_hits);
+        if (found_own()) return true;
+        if (found(take_idle(cache, request), &Stats::idle_hits)) return true;
+        if (found_small(cache, request, block)) return true;
+        const DeviceMemory::Made made = make(cache, request, why);
+        return found(made.block, made.grown ? &Stats::growth_hits : &Stats::remap_hits);
     };
-    if (gather()) return served();
-    if (cache.stream_cache != nullptr && !is_capture(cache.number) &&
-        found(memory.put_together_own(cache.stream_cache, bytes, why), &Stats::remap_hits)) {
-        return served();
-    }
-    // Splitting a handle is better than waiting.
-    if (block = split_or_join(cache, index, kLargestRequest); block.slab != nullptr) {
-        why = {};
-        return served();
-    }
+    const bool many = parts_.threads.cached_bytes() >
+                      std::max(kPage, memory.reserved() / kCachedPart);
+    if (gather(many)) return served();
+    if (why.kind != Failure::Kind::out_of_memory) return {};
+    if (!many && gather(true)) return served();
     if (may_wait && why.kind == Failure::Kind::out_of_memory) {
-        // A block of this class whose work is not done: the stream waits for it, not the host.
-        if (found(take_after_gpu_wait(cache, index), &Stats::gpu_wait_hits)) return served();
+        // A block whose work is not done: the stream waits for it, not the host.
+        if (found(take_after_gpu_wait(cache, request), &Stats::gpu_wait_hits)) return served();
         // Releases the lock: host functions in the awaited work may free. Others may take what was
         // waited for, hence more than once.
         for (int waits = 0; waits < kWaits && parts_.wait(guard); ++waits) {
             if (!is_open(why)) return {};
-            if (gather()) return served();
+            if (gather(true)) return served();
         }
     }
     maintenance_.notice();
-    if (why.kind == Failure::Kind::out_of_memory) why.message = explain(bytes, why);
+    if (why.kind == Failure::Kind::out_of_memory) why.message = explain(request.asked, why);
     return {};
 }
 
 // Idle memory. No driver call.
-BlockRef Pool::take_idle(ThreadCache& cache, ClassIndex index) {
-    return fill_cache(cache, index,
-                      parts_.memory.take_idle(index, parts_.config.batch_alloc_count));
+BlockRef Pool::take_idle(ThreadCache& cache, const Request& request) {
+    if (is_range(request.index)) return parts_.memory.take_idle_range(request.bytes);
+    const std::uint64_t batch = parts_.config.batch_alloc_count;
+    return fill_cache(cache, request.index, parts_.memory.take_idle_small(request.index, batch));
+}
+
+// A small block where no idle range has room for a whole batch: a slab on free memory of the
+// stream, or one of a single block.
+bool Pool::found_small(ThreadCache& cache, const Request& request, BlockRef& block) {
+    if (is_range(request.index)) return false;
+    for (const std::uint64_t batch : {parts_.config.batch_alloc_count, std::uint64_t{1}}) {
+        if (cache.stream_cache != nullptr &&
+            parts_.memory.make_slab_of(*cache.stream_cache, request.index, batch)) {
+            block = parts_.threads.refill(cache, request.index, request.bytes);
+            if (block.slab != nullptr) return true;
+        }
+    }
+    block = parts_.memory.take_idle_small(request.index, 1);
+    if (block.slab == nullptr) return false;
+    ++parts_.counters.idle_hits;
+    return true;
+}
+
+// Driver calls: free pieces are mapped where they are needed, or new ones.
+DeviceMemory::Made Pool::make(ThreadCache& cache, const Request& request, Failure& why) {
+    if (is_range(request.index)) {
+        // Memory of a capture stays where it is.
+        const bool may_move = cache.stream_cache != nullptr && !is_capture(cache.number);
+        return parts_.memory.make_range(request.bytes, may_move ? cache.stream_cache : nullptr,
+                                        why);
+    }
+    for (const std::uint64_t batch : {parts_.config.batch_alloc_count, std::uint64_t{1}}) {
+        const DeviceMemory::Made made = parts_.memory.make_small(request.index, batch, why);
+        if (made.block.slab != nullptr) {
+            return {fill_cache(cache, request.index, made.block), made.grown};
+        }
+    }
+    return {};
 }
 
 // Small blocks come in batches: those not handed out now go into the thread cache.
 BlockRef Pool::fill_cache(ThreadCache& cache, ClassIndex index, BlockRef first) {
-    if (first.slab == nullptr || is_large(index)) return first;
+    if (first.slab == nullptr) return first;
     const ThreadCache::Entered entered(cache);
     for (std::size_t more = cache.ended ? 0 : parts_.threads.room_for(cache, index); more > 0;
          --more) {
@@ -161,33 +185,37 @@ BlockRef Pool::fill_cache(ThreadCache& cache, ClassIndex index, BlockRef first) 
     return first;
 }
 
-// A stream that lacks a block of a class soon lacks another: takes up to half of the other stream's
-// blocks whose work is done, as far as the thread cache has room.
-BlockRef Pool::take_of_others(ThreadCache& cache, ClassIndex index) {
+// From another stream whose work is done. A stream that lacks a small block of a class soon lacks
+// another: takes up to half of the other stream's, as far as the thread cache has room.
+BlockRef Pool::take_of_others(ThreadCache& cache, const Request& request) {
+    const ClassIndex index = request.index;
     int questions = kQuestions;
     for (const auto& each : parts_.streams.caches()) {
         if (each == cache.stream_cache) continue;
         StreamCache& stream_cache = *each;
         // Another thread uses it: not worth a wait.
         const std::unique_lock guard(stream_cache.lock, std::try_to_lock);
-        if (!guard || stream_cache.bins[index].blocks.empty()) continue;
-        const Fences::Number oldest = stream_cache.bins[index].blocks.front().fence;
+        if (!guard || !stream_cache.may_have(index, request.bytes)) continue;
+        const Fences::Number oldest = stream_cache.oldest_fence(index);
         if (!stream_cache.fences.has_passed(oldest) && questions > 0) {
             --questions;
             if (!stream_cache.fences.is_recorded(oldest)) stream_cache.record_fence();
             stream_cache.fences.poll();
         }
+        if (is_broken(Rule::fence_has_passed)) return stream_cache.take_own(index, request.bytes);
+        if (is_range(index)) {
+            Slab* const range =
+                stream_cache.ranges.take_passed(request.bytes, stream_cache.fences);
+            if (range != nullptr) return {range, 0};
+            continue;
+        }
         const ThreadCache::Entered entered(cache);
         const std::size_t held = stream_cache.bins[index].blocks.size();
         std::size_t more = std::min((held - 1) / 2, parts_.threads.room_for(cache, index));
-        if (is_large(index) || cache.ended || !cache.try_to_make_room(index, more)) more = 0;
+        if (cache.ended || !cache.try_to_make_room(index, more)) more = 0;
         std::vector<BlockRef> blocks;
         blocks.reserve(1 + more);
-        if (is_broken(Rule::fence_has_passed)) {
-            blocks.push_back(stream_cache.take_newest(index));
-        } else {
-            stream_cache.take_passed(index, 1 + more, blocks);
-        }
+        stream_cache.take_passed(index, 1 + more, blocks);
         if (blocks.empty()) continue;
         for (; blocks.size() > 1; blocks.pop_back()) cache.keep(blocks.back());
         return blocks.front();
@@ -195,7 +223,7 @@ BlockRef Pool::take_of_others(ThreadCache& cache, ClassIndex index) {
     return {};
 }
 
-BlockRef Pool::take_after_gpu_wait(const ThreadCache& cache, ClassIndex index) {
+BlockRef Pool::take_after_gpu_wait(const ThreadCache& cache, const Request& request) {
     if (cache.stream_cache == nullptr || cache.stream.capture != 0) return {};
     // During a capture on a blocking stream, a wait on the legacy stream would break the capture.
     const CUstream waits = cache.stream.handle;
@@ -204,8 +232,8 @@ BlockRef Pool::take_after_gpu_wait(const ThreadCache& cache, ClassIndex index) {
         if (each == cache.stream_cache) continue;
         StreamCache& stream_cache = *each;
         const std::lock_guard guard(stream_cache.lock);
-        // The oldest block is ready first.
-        const BlockRef block = stream_cache.take_oldest(index, waits);
+        const BlockRef block =
+            stream_cache.take_after_wait(request.index, request.bytes, waits);
         if (block.slab != nullptr) return block;
     }
     return {};
@@ -219,14 +247,14 @@ std::uint64_t Pool::malloc_direct(ThreadCache& cache, std::uint64_t bytes, bool 
     const SlowPathScope scope = parts_.card.enter();
     std::uint64_t address = parts_.direct.allocate(bytes, cache.number, why);
     if (address == 0 && why.kind == Failure::Kind::out_of_memory) {
+        parts_.threads.drain_all();
         if (may_wait) {
-            parts_.threads.drain_all();
             parts_.wait(guard);
             parts_.direct.free_ended(guard);
             if (!is_open(why)) return 0;
         }
         parts_.collect();
-        parts_.memory.release_idle(Extents::kAnyTime);
+        parts_.memory.release_idle(DeviceMemory::kAnyTime);
         why = {};
         address = parts_.direct.allocate(bytes, cache.number, why);
     }

@@ -13,11 +13,10 @@ bool Parts::wait(std::unique_lock<BriefMutex>& pool) {
 }
 
 void Parts::collect() {
-    threads.drain_all();
     held.release();
     streams.collect_all();
     threads.drop_ended();
-    memory.free_segments(true);
+    memory.end_untouched_slabs();
 }
 
 // A number is in use while a block of the stream is with a user or held, a thread has a cache of
@@ -42,7 +41,7 @@ void Parts::reuse_numbers() {
     // A block that is being handed out belongs to a stream with a thread cache here.
     for (const auto& cache : threads.all()) note(cache->number);
     for (const auto& [address, slab] : memory.slabs().all()) note_blocks(*slab);
-    memory.large().each(note_blocks);
+    memory.ranges().each(note_blocks);
     held.each_number(note);
     direct.each_number(note);
     streams.reuse_numbers([&](std::uint32_t number) {

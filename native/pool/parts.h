@@ -36,8 +36,8 @@ struct Parts {
     DirectBlocks direct;
     ThreadCaches threads;
 
-    // Moves every free block whose work is done from the caches of all threads and streams to idle
-    // memory. Never waits.
+    // Moves every free block whose work is done from the caches of all streams to idle memory.
+    // Never waits. Blocks in thread caches must be drained first.
     void collect();
     // Waits for all that streams hold now, without the pool's lock. False: there was nothing.
     bool wait(std::unique_lock<BriefMutex>& pool);

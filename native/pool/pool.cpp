@@ -23,7 +23,7 @@ std::uint64_t Pool::malloc_cached(std::uint64_t bytes, const StreamRef& stream) 
     if (bin.size() < bin.low) bin.low = bin.size();
     cache->bytes -= block.bytes();
     ++cache->counters.hits;
-    const std::uint64_t address = hand_out(*cache, block, bytes, index);
+    const std::uint64_t address = hand_out(*cache, block, bytes);
     const bool counted = parts_.threads.usage.rise(*cache);
     cache->lock.leave();
     if (!counted) parts_.threads.usage.claim(*cache);
@@ -32,8 +32,7 @@ std::uint64_t Pool::malloc_cached(std::uint64_t bytes, const StreamRef& stream) 
 }
 
 // With the cache's biased lock.
-std::uint64_t Pool::hand_out(ThreadCache& cache, BlockRef block, std::uint64_t bytes,
-                             ClassIndex index) {
+std::uint64_t Pool::hand_out(ThreadCache& cache, BlockRef block, std::uint64_t bytes) {
     const std::uint64_t address = block.address();
     const bool large = block.slab->large;
     if (large) block.slab->asked = bytes;
@@ -43,7 +42,7 @@ std::uint64_t Pool::hand_out(ThreadCache& cache, BlockRef block, std::uint64_t b
         cache.counters.allocated_bytes += bytes;
     }
     cache.live += static_cast<std::int64_t>(bytes);
-    if (index > cache.largest) cache.largest = index;
+    if (bytes > cache.largest) cache.largest = bytes;
     if (checked_) parts_.card.checker.block_allocated(address, bytes, cache.stream.handle);
     return address;
 }
@@ -148,15 +147,14 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool ma
         stream.capture == 0) {
         return malloc_direct(*cache, bytes, may_wait, why);
     }
-    const ClassIndex index = class_map_.load(std::memory_order_acquire)->of(bytes);
-    BlockRef block = parts_.threads.refill(*cache, index);
-    if (block.slab == nullptr) {
-        block = split_or_join(*cache, index, parts_.memory.cut_up_to(class_bytes(index)));
-    }
-    if (block.slab == nullptr) block = malloc_slow(*cache, index, bytes, may_wait, why);
+    const ClassMap& classes = *class_map_.load(std::memory_order_acquire);
+    const ClassIndex index = classes.of(bytes);
+    const Request request{index, classes.block_bytes(index, bytes), bytes};
+    BlockRef block = parts_.threads.refill(*cache, index, request.bytes);
+    if (block.slab == nullptr) block = malloc_slow(*cache, request, may_wait, why);
     if (block.slab == nullptr) return 0;
     cache->lock.enter();
-    const std::uint64_t address = hand_out(*cache, block, bytes, index);
+    const std::uint64_t address = hand_out(*cache, block, bytes);
     const bool counted = parts_.threads.usage.rise(*cache);
     cache->lock.leave();
     if (!counted) parts_.threads.usage.claim(*cache);
@@ -210,7 +208,7 @@ void Pool::spill(const Full& full) {
     stream_cache.record_fence();
     stream_cache.fences.poll();
     const std::size_t most = parts_.threads.most_in_stream_cache();
-    for (ClassIndex index = 0; index < kClasses; ++index) {
+    for (ClassIndex index = 0; index < kFirstRange; ++index) {
         const std::size_t held = stream_cache.bins[index].blocks.size();
         if (held > most) parts_.streams.collect(stream_cache, index, held - most);
     }

@@ -133,8 +133,7 @@ class Pool final : public Resource {
     ~Pool();  // by open()'s pointer, and never in a forked child
 
     // pool.cpp: hot paths, with a biased lock.
-    std::uint64_t hand_out(ThreadCache& cache, BlockRef block, std::uint64_t bytes,
-                           ClassIndex index);
+    std::uint64_t hand_out(ThreadCache& cache, BlockRef block, std::uint64_t bytes);
     void take_back(ThreadCache& cache, BlockRef block, std::uint64_t bytes);
     void count_free(ThreadCache& cache, std::uint64_t bytes);
     void tell_checker_of_free(const ThreadCache& cache, std::uint64_t address, std::uint64_t bytes,
@@ -154,13 +153,19 @@ class Pool final : public Resource {
     // malloc_slow.cpp: where memory comes from when neither cache has a block.
     ThreadCache* cache_of(const StreamRef& stream, Failure& why);
     std::optional<std::uint32_t> number_of(const StreamRef& stream, Failure& why);
-    BlockRef split_or_join(const ThreadCache& cache, ClassIndex index, std::uint64_t cut_up_to);
-    BlockRef malloc_slow(ThreadCache& cache, ClassIndex index, std::uint64_t bytes, bool may_wait,
-                         Failure& why);
-    BlockRef take_idle(ThreadCache& cache, ClassIndex index);
+    // What malloc looks for: a block of a class, and what the user asked for.
+    struct Request {
+        ClassIndex index;
+        std::uint64_t bytes;
+        std::uint64_t asked;
+    };
+    BlockRef malloc_slow(ThreadCache& cache, const Request& request, bool may_wait, Failure& why);
+    BlockRef take_idle(ThreadCache& cache, const Request& request);
+    bool found_small(ThreadCache& cache, const Request& request, BlockRef& block);
+    DeviceMemory::Made make(ThreadCache& cache, const Request& request, Failure& why);
     BlockRef fill_cache(ThreadCache& cache, ClassIndex index, BlockRef first);
-    BlockRef take_of_others(ThreadCache& cache, ClassIndex index);
-    BlockRef take_after_gpu_wait(const ThreadCache& cache, ClassIndex index);
+    BlockRef take_of_others(ThreadCache& cache, const Request& request);
+    BlockRef take_after_gpu_wait(const ThreadCache& cache, const Request& request);
     std::uint64_t malloc_direct(ThreadCache& cache, std::uint64_t bytes, bool may_wait,
                                 Failure& why);
     bool is_open(Failure& why) const;

@@ -1,26 +1,27 @@
 // The pool's structures and their invariants.
 //
-//   extent         mapped memory: handles of the driver side by side (extents.h)
-//   segment        an extent that is cut into slabs (slabs.h)
-//   slab           equal blocks; from 2 MiB on one block, which is its extent
+//   piece          a handle of the driver, mapped at an address (pieces.h)
+//   range          a run of spans of 64 KiB in mapped memory: a large block, in use or free, or the
+//                  memory of a slab (ranges.h)
+//   slab           equal small blocks on one range (slabs.h)
 //   block          what the user gets; known by its slab and its number there
 //   thread cache   free blocks of one thread and stream, by class
-//   stream cache   free blocks of one stream, by class, each behind a fence of that stream
-//                  (stream_cache.h)
+//   stream cache   free blocks of one stream, small ones by class, large ones as free ranges, each
+//                  behind a fence of that stream (stream_cache.h)
 //
 // Each block is in exactly one state, and in exactly one list:
 //   live           with the user
 //   shared         with the user, and used on other streams too
 //   held           freed, but work of those streams may still run (held_blocks.h)
 //   cached         in the bin of its class in one thread cache
-//   stream-cached  in the bin of its class in one stream cache
-//   idle           in the list of its slab; free for any stream
+//   stream-cached  in the bin of its class, or among the free ranges, of one stream cache
+//   idle           in the list of its slab, or among the idle ranges; free for any stream
 //
 // Equations, checked by Pool::check_invariants when no other thread uses the pool:
 //   blocks of a slab   = live or shared + held + cached + stream-cached + idle of that slab
 //   cache.bytes        = sum over its bins of the blocks' bytes, in thread and stream caches
-//   reserved bytes     = bytes of segments + of large blocks + of idle extents + of handles whose
-//                        release was postponed
+//   mapped bytes       = slabs + ranges: each span is in exactly one
+//   reserved bytes     = mapped bytes + pieces whose release was postponed
 #pragma once
 
 #include <algorithm>
@@ -32,11 +33,12 @@
 #include <vector>
 
 #include "base/failure.h"
+#include "base/fences.h"
 #include "base/host_memory.h"
 #include "base/stream_ref.h"
 #include "driver/table.h"
 #include "pool/blocks/size_classes.h"
-#include "pool/memory/extents.h"
+#include "pool/memory/extent.h"
 #include "pool/threads/biased_lock.h"
 
 namespace vramkit::pool {
@@ -87,9 +89,9 @@ class Block {
     std::atomic<std::uint64_t> lock_{0};
 };
 
-struct Segment;
+class FreeRanges;
 
-// A field that is read without a lock: a free of a bad pointer may read it while the slab changes.
+// A field that is read without a lock, while the thread that holds the lock may change it.
 // Costs a plain load or store.
 template <class Value>
 class Relaxed {
@@ -100,12 +102,15 @@ class Relaxed {
         return *this;
     }
     operator Value() const { return value_.load(std::memory_order_relaxed); }
+    // For the one thread that may write it.
+    Relaxed& operator+=(Value value) { return *this = *this + value; }
+    Relaxed& operator-=(Value value) { return *this = *this - value; }
 
   private:
     std::atomic<Value> value_;
 };
 
-// Blocks of one size. The fields that the hot path reads fill the first cache line. The record is
+// Blocks of one size, or a range. The fields that the hot path reads fill the first cache line. The record is
 // reused for later slabs (SlabRecords), and valid as long as the pool.
 struct alignas(64) Slab {
     Relaxed<std::uint64_t> address;
@@ -113,18 +118,25 @@ struct alignas(64) Slab {
     Relaxed<std::uint64_t> reciprocal;  // 2^32 / units of a block, rounded up; 0: only one block
     const std::unique_ptr<Block[]> blocks;
     Relaxed<std::uint32_t> count;
-    Relaxed<ClassIndex> index;     // the largest class that the blocks can serve
+    Relaxed<ClassIndex> index;     // the class of its blocks
     Relaxed<std::uint64_t> asked;  // of a large block: what the user asked for
-    Relaxed<bool> large;           // one block, which is an extent
+    Relaxed<bool> large;           // one block, which is a range
     // Records of larger blocks have a cache line each: neighbours often belong to other threads.
     const std::uint8_t spread;         // records are 2^spread apart
     const std::uint8_t capacity_bits;  // there are 2^capacity_bits records
-    // With the pool's lock; of a large block, with that of large blocks.
-    Relaxed<std::uint64_t> bytes;     // of its spans
-    Segment* segment = nullptr;       // of small blocks
+    Relaxed<std::uint64_t> bytes;  // of its spans
+    // With the pool's lock; of a range, with that of ranges.
     std::vector<std::uint32_t> idle;  // numbers of idle blocks
     std::size_t slot = kNowhere;      // index in the list of slabs of its class with idle blocks,
-                                      // or in that of large blocks
+                                      // or in that of ranges
+    // Of a range: where it is free, and its links and fence there, with the lock of that set.
+    Relaxed<const FreeRanges*> free_in;
+    Slab* next = nullptr;
+    Slab* before = nullptr;
+    Slab* fresh_next = nullptr;
+    Slab* fresh_before = nullptr;
+    Fences::Number fence = 0;
+    bool fresh = false;  // put there since neighbours were joined
 
     static constexpr std::size_t kNowhere = ~std::size_t{0};
     static constexpr std::uint64_t kSpreadFrom = 4096;
@@ -141,7 +153,7 @@ struct alignas(64) Slab {
         if (large) return asked;
         return block.bytes();
     }
-    Extent extent() const { return {address, bytes}; }  // of a large block
+    Extent extent() const { return {address, bytes}; }
     Block& record(std::uint32_t number) const { return blocks[std::size_t{number} << spread]; }
     // Division by multiplication: exact below 32 MiB.
     std::uint64_t number_at(std::uint64_t inside) const {
@@ -212,7 +224,7 @@ struct alignas(64) ThreadCache {
     std::shared_ptr<StreamCache> stream_cache;  // null: made when the stream was long gone
     std::size_t caches_of_thread = 1;
     bool ended = false;  // the stream has ended: what is freed here leaves at once
-    std::uint64_t bytes = 0;
+    Relaxed<std::uint64_t> bytes;
     std::int64_t live = 0;         // bytes handed out less bytes taken back
     std::int64_t allowance = 0;    // `live` may rise to this without a report (usage.h)
     std::int64_t spare_below = 0;  // if `live` is below this, the allowance is too large
@@ -220,7 +232,7 @@ struct alignas(64) ThreadCache {
     std::uint64_t spilled = 0;     // bytes since the last turnover
     ClassIndex top = 0;            // no class above it has blocks here
     std::uint64_t worth = kMuch;   // bytes that the last block of a class may have (evict_bytes)
-    ClassIndex largest = 0;        // largest class asked for since reset_largest()
+    std::uint64_t largest = 0;     // most bytes asked for at once since reset_largest()
     Counters counters;
     std::atomic<std::uint64_t> most_blocks{0};  // of one class
     std::atomic<std::uint64_t> most_bytes{0};

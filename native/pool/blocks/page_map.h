@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -30,7 +31,7 @@ class PageMap {
         if (address - base_ >= bytes_.load(std::memory_order_relaxed)) return nullptr;
         return table_[(address - base_) / kSpan].load(std::memory_order_acquire);
     }
-    // Of a large block only the first entry is set: no other address of it may be freed.
+    // Of a range only the first and the last entry are set, so that neighbours are found.
     void enter(Slab& slab) { set(slab, &slab); }
     void remove(const Slab& slab) { set(slab, nullptr); }
     // Every address counts as foreign from now on.
@@ -43,8 +44,9 @@ class PageMap {
         : base_(base), whole_(bytes), bytes_(bytes), table_(table) {}
     void set(const Slab& slab, Slab* owner) {
         Entry* const first = table_ + (slab.address - base_) / kSpan;
-        const std::uint64_t entries = slab.large ? 1 : slab.bytes / kSpan;
-        for (std::uint64_t i = 0; i < entries; ++i)
+        const std::uint64_t entries = slab.bytes / kSpan;
+        const std::uint64_t step = slab.large ? std::max<std::uint64_t>(entries - 1, 1) : 1;
+        for (std::uint64_t i = 0; i < entries; i += step)
             first[i].store(owner, std::memory_order_release);
     }
 

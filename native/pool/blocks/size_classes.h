@@ -1,8 +1,10 @@
-// Size classes: the sizes of blocks, and which class serves a request.
+// Sizes of blocks, and which class serves a request.
 //
-// fine   multiples of 256 bytes up to 2 KiB, then eight classes to each doubling. From 2 KiB on a
-//        block is at most 12.5 % larger than the request, and from the page size on a multiple of
-//        it.
+// Small blocks, up to 60 KiB, have classes. A block above that is a range of whole spans of 64 KiB;
+// each number of spans up to 2 MiB has a class of its own, and all larger ones share the last.
+//
+// fine   small: multiples of 256 bytes up to 2 KiB, then eight classes to each doubling, so that a
+//        block is at most 12.5 % larger than the request.
 // power_of_two
 //        the thirteen powers of two from 256 bytes to 1 MiB; larger requests as in fine.
 #pragma once
@@ -18,13 +20,13 @@ namespace vramkit::pool {
 
 using ClassIndex = std::uint32_t;
 
-inline constexpr std::uint64_t kSpan = std::uint64_t{64} << 10;  // slabs are aligned to it
+inline constexpr std::uint64_t kSpan = std::uint64_t{64} << 10;
 inline constexpr std::uint64_t kLargestPowerOfTwoClass = std::uint64_t{1} << 20;
-inline constexpr ClassIndex kClasses = 8 + 8 * 29;  // up to kLargestRequest
 
 enum class SizeClasses : std::uint8_t { fine, power_of_two };
 
-// The class of a request of 1 to kLargestRequest bytes. A dozen instructions, no table.
+// The small class of 1 to kSpan bytes; that of kSpan is the first of ranges. A dozen instructions,
+// no table.
 constexpr ClassIndex fine_class_of(std::uint64_t bytes) {
     const std::uint64_t units = (bytes + kUnit - 1) / kUnit;
     if (units <= 8) return static_cast<ClassIndex>(units - 1);
@@ -34,48 +36,64 @@ constexpr ClassIndex fine_class_of(std::uint64_t bytes) {
     return static_cast<ClassIndex>(8 * doubling + step);
 }
 
-constexpr std::uint64_t fine_class_bytes(ClassIndex index) {
+inline constexpr ClassIndex kFirstRange = fine_class_of(kSpan);
+inline constexpr ClassIndex kSpanClasses = kPage / kSpan;
+inline constexpr ClassIndex kLargeRange = kFirstRange + kSpanClasses;  // above 2 MiB
+inline constexpr ClassIndex kClasses = kLargeRange + 1;
+
+constexpr bool is_range(ClassIndex index) { return index >= kFirstRange; }
+
+// Bytes of a block of this class. Of kLargeRange: the least.
+constexpr std::uint64_t class_bytes(ClassIndex index) {
+    if (is_range(index)) return std::uint64_t{index - kFirstRange + 1} * kSpan;
     if (index < 8) return (std::uint64_t{index} + 1) * kUnit;
     const unsigned doubling = index / 8 - 1;
     return (std::uint64_t{index % 8 + 9} << doubling) * kUnit;
 }
+static_assert(class_bytes(kFirstRange) == kSpan && class_bytes(kFirstRange - 1) < kSpan);
 
-// Bytes of a block of this class, in whole pages where it is mapped by itself.
-constexpr std::uint64_t class_bytes(ClassIndex index) {
-    const std::uint64_t bytes = fine_class_bytes(index);
-    return bytes >= kPage ? round_up(bytes, kPage) : bytes;
+// The class of a range of so many bytes, whole spans.
+constexpr ClassIndex range_class_of(std::uint64_t bytes) {
+    return std::min(kFirstRange - 1 + static_cast<ClassIndex>(bytes / kSpan), kLargeRange);
 }
 
-constexpr bool is_large(ClassIndex index) { return fine_class_bytes(index) >= kPage; }
-inline constexpr ClassIndex kFirstLarge = fine_class_of(kPage);
-static_assert(is_large(kFirstLarge) && !is_large(kFirstLarge - 1));
-
-// The largest class that a block of so many bytes can serve.
-constexpr ClassIndex class_served_by(std::uint64_t bytes) {
-    const ClassIndex index = fine_class_of(bytes);
-    return fine_class_bytes(index) > bytes ? index - 1 : index;
-}
-
-// Which class serves a request, by its fine class: size_classes and alignment as one table.
+// Which class serves a request: size_classes and alignment as tables.
 class ClassMap {
   public:
-    ClassMap(SizeClasses classes, std::uint64_t alignment) {
-        for (ClassIndex index = 0; index < kClasses; ++index) {
-            std::uint64_t bytes = fine_class_bytes(index);
-            if (classes == SizeClasses::power_of_two && bytes <= kLargestPowerOfTwoClass) {
-                bytes = std::bit_ceil(bytes);
-            }
-            if (bytes >= kPage) bytes = round_up(bytes, kPage);
-            ClassIndex serves = std::min(fine_class_of(bytes), kClasses - 1);
+    ClassMap(SizeClasses classes, std::uint64_t alignment)
+        : powers_of_two_(classes == SizeClasses::power_of_two) {
+        for (ClassIndex index = 0; index <= kFirstRange; ++index) {
+            std::uint64_t bytes = class_bytes(index);
+            if (powers_of_two_) bytes = std::bit_ceil(bytes);
+            ClassIndex serves = fine_class_of(bytes);
             while (class_bytes(serves) % alignment != 0) ++serves;
-            serves_[index] = static_cast<std::uint8_t>(serves);
+            small_[index] = static_cast<std::uint8_t>(serves);
+        }
+        for (ClassIndex spans = 1; spans <= kSpanClasses; ++spans) {
+            spans_[spans - 1] = static_cast<std::uint8_t>(range_class_of(range_bytes(spans * kSpan)));
         }
     }
-    ClassIndex of(std::uint64_t bytes) const { return serves_[fine_class_of(bytes)]; }
+    ClassIndex of(std::uint64_t bytes) const {
+        if (bytes <= kSpan) return small_[fine_class_of(bytes)];
+        const std::uint64_t spans = (bytes + kSpan - 1) / kSpan;
+        return spans <= kSpanClasses ? spans_[spans - 1] : kLargeRange;
+    }
+    // Bytes of the block for a request of this class.
+    std::uint64_t block_bytes(ClassIndex index, std::uint64_t bytes) const {
+        return index == kLargeRange ? range_bytes(bytes) : class_bytes(index);
+    }
 
   private:
     static_assert(kClasses <= 256);
-    std::array<std::uint8_t, kClasses> serves_;
+
+    std::uint64_t range_bytes(std::uint64_t bytes) const {
+        if (powers_of_two_ && bytes <= kLargestPowerOfTwoClass) return std::bit_ceil(bytes);
+        return round_up(bytes, kSpan);
+    }
+
+    bool powers_of_two_;
+    std::array<std::uint8_t, kFirstRange + 1> small_;
+    std::array<std::uint8_t, kSpanClasses> spans_;
 };
 
 }  // namespace vramkit::pool

@@ -1,7 +1,8 @@
-// Decay, defragmentation, and segments mapped ahead of need.
+// Decay, defragmentation, and memory mapped ahead of need.
 #include "pool/maintenance/maintenance.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "pool/report/free_memory.h"
 
@@ -60,7 +61,7 @@ void Maintenance::configure(const Config& config) {
     if (config.background && parts_.memory.is_open() && parts_.memory.mapped() > 0) thread_.wake();
 }
 
-ClassIndex Maintenance::largest_asked_for() const {
+std::uint64_t Maintenance::largest_asked_for() const {
     return std::max(largest_before_, parts_.threads.largest_asked_for());
 }
 
@@ -79,7 +80,11 @@ void Maintenance::decay() {
             bin.low = bin.blocks.size();
             any |= bin.leaving > 0;
         }
-        if (any) cache->record_fence();
+        cache->ranges_leaving =
+            std::min(cache->ranges.bytes(),
+                     std::max(cache->ranges_leaving, cache->ranges.reset_low()) +
+                         std::exchange(cache->ranges_unneeded, 0));
+        if (any || cache->ranges_leaving > 0) cache->record_fence();
     }
 }
 
@@ -90,9 +95,16 @@ bool Maintenance::collect_leaving() {
         StreamCache& cache = *each;
         const std::lock_guard guard(cache.lock);
         const auto leaves = [](const StreamCache::Bin& bin) { return bin.leaving > 0; };
-        if (std::none_of(cache.bins.begin(), cache.bins.end(), leaves)) continue;
+        if (cache.ranges_leaving == 0 &&
+            std::none_of(cache.bins.begin(), cache.bins.end(), leaves)) {
+            continue;
+        }
         cache.fences.poll();
-        for (ClassIndex index = 0; index < kClasses; ++index) {
+        // What the stream has needed since may be less than was to leave.
+        cache.ranges_leaving = std::min(cache.ranges_leaving, cache.ranges.low());
+        cache.ranges_leaving -= parts_.streams.collect_ranges(cache, cache.ranges_leaving);
+        awaited |= cache.ranges_leaving > 0 && cache.can_record_fence();
+        for (ClassIndex index = 0; index < kFirstRange; ++index) {
             if (!leaves(cache.bins[index])) continue;
             parts_.streams.collect(cache, index, cache.bins[index].leaving);
             awaited |= leaves(cache.bins[index]) && cache.can_record_fence();

@@ -21,16 +21,16 @@ class Maintenance {
     Maintenance& operator=(const Maintenance&) = delete;
 
     // One round: gives idle memory back after its decay time, joins fragmented idle memory, and
-    // maps a segment ahead if one is wanted. True: fences are pending, call again soon.
+    // maps memory ahead if that is wanted. True: fences are pending, call again soon.
     bool step();
     // With the pool's lock, after memory may have been taken from the driver: starts or wakes the
     // thread, if the pool has one.
     void notice();
     // With the pool's lock: the settings are about to change.
     void configure(const Config& config);
-    // The largest class asked for in this defragmentation interval or the one before. With the
+    // The most bytes asked for at once in this defragmentation interval or the one before. With the
     // pool's lock.
-    ClassIndex largest_asked_for() const;
+    std::uint64_t largest_asked_for() const;
     // Ends the thread and waits for it. Not with the pool's lock.
     void stop() { thread_.stop(); }
 
@@ -44,7 +44,7 @@ class Maintenance {
     const std::atomic<bool>& closed_;
     const ForkGuard fork_;
     std::int64_t next_decay_ = 0, next_defrag_ = 0;  // 0: at the next step
-    ClassIndex largest_before_ = 0;                  // of the interval before
+    std::uint64_t largest_before_ = 0;               // of the interval before
     BackgroundThread thread_;                        // last: it ends first
 };
 

@@ -1,7 +1,8 @@
-// Memory of the pool: taken from the driver, joined when it is short, mapped ahead of need.
+// Memory of the pool: idle ranges and slabs, memory mapped ahead of need and given back.
 #include "pool/memory/device_memory.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <vector>
 
@@ -10,17 +11,19 @@
 namespace vramkit::pool {
 namespace {
 
-// A new handle has at most this part of what the pool may have, but this limit is never below
-// kLeastHandle.
-constexpr std::uint64_t kHandlePart = 512;
-constexpr std::uint64_t kLeastHandle = 2 * kPage;
-// A pool that uses at most this part is small: it cuts handles of up to kSmallCut times the need.
-constexpr std::uint64_t kSmallPart = 16;
-constexpr std::uint64_t kSmallCut = 8;
-// Handles unmapped, or given back, in one maintenance step: about 20 and 40 us each with the pool's
+// Pieces unmapped, or given back, in one maintenance step: about 20 and 40 us each with the pool's
 // lock held.
 constexpr std::size_t kUnmapsAtOnce = 64;
 constexpr std::size_t kReleasesAtOnce = 32;
+
+// New pieces have a 512th of what the pool holds, or a 16th of what is needed: memory that cannot
+// move because a part of its piece is in use is then a small part of all, and many small pieces,
+// which cost as much as large ones, are created only while the pool is small.
+constexpr std::uint64_t kPartOfHeld = 512;
+constexpr std::uint64_t kPartOfNeed = 16;
+constexpr std::uint64_t kLeastPiece = std::uint64_t{4} << 20;
+constexpr std::uint64_t kMostPiece = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMostAhead = std::uint64_t{32} << 20;
 
 }  // namespace
 
@@ -43,11 +46,16 @@ bool DeviceMemory::open(const Config& config, Failure& why) {
     if (config.nvtx) {
         nvtx_ = NvtxMarks::make(addresses_->allocation(), addresses_->allocation_bytes());
     }
-    large_ = std::make_unique<LargeBlocks>(*page_map_);
-    slabs_ = std::make_unique<Slabs>(*page_map_, records_);
+    ranges_ = std::make_unique<Ranges>(*page_map_);
+    slabs_ = std::make_unique<Slabs>(*page_map_);
+    idle_ = std::make_unique<FreeRanges>(*ranges_);
     // Last: is_open() goes by it.
-    extents_ = std::make_unique<Extents>(card_.call, card_.device, *addresses_);
+    pieces_ = std::make_unique<Pieces>(card_.call, card_.device, *addresses_);
     configure(config);
+    if (is_fixed()) {
+        give_idle_extent({addresses_->base(), addresses_->bytes()});
+        reset_peak();
+    }
     return true;
 }
 
@@ -55,55 +63,21 @@ void DeviceMemory::configure(const Config& config) {
     limit_ = config.limit;
     most_bytes_.store(limit_ > 0 ? std::min(limit_, card_.bytes) : card_.bytes,
                       std::memory_order_relaxed);
-    if (extents_ != nullptr) extents_->set_handle_bytes(handle_bytes());
-}
-
-// A handle that is cut can neither move nor be released, and a large pool may have to move all its
-// memory later: so it cuts no handle that is larger than the request.
-std::uint64_t DeviceMemory::cut_up_to(std::uint64_t bytes) const {
-    return extents_->mapped() <= most_bytes_ / kSmallPart ? kSmallCut * bytes : bytes;
-}
-
-// Small handles can be joined without waste, large ones with few driver calls. Of this size few are
-// cut, and the whole pool takes as many calls on a large card as on a small one.
-std::uint64_t DeviceMemory::handle_bytes() const {
-    return std::max(round_up(most_bytes_ / kHandlePart, kPage), kLeastHandle);
 }
 
 std::uint64_t DeviceMemory::may_grow() const {
     const std::uint64_t most = limit_ > 0 ? limit_ : card_.bytes;
-    return most - std::min(most, reserved());
+    return (most - std::min(most, reserved())) / kPage * kPage;
+}
+
+std::uint64_t DeviceMemory::piece_bytes(std::uint64_t bytes) const {
+    const std::uint64_t wanted = std::max(bytes / kPartOfNeed, mapped() / kPartOfHeld);
+    return std::clamp(std::bit_floor(wanted), kLeastPiece, kMostPiece);
 }
 
 void DeviceMemory::add_direct(std::uint64_t bytes) {
     direct_bytes_ += bytes;
     peak_reserved_ = std::max(peak_reserved_, reserved());
-}
-
-// About a thousandth of the card: a large pool grows seldom, and a segment is small to any program.
-std::uint64_t DeviceMemory::next_segment_bytes() const {
-    return std::clamp(most_bytes_ / 1024 / kPage * kPage, kPage, Segment::kMost);
-}
-
-bool DeviceMemory::add_segment(Failure& why) {
-    const std::uint64_t bytes = next_segment_bytes();
-    std::optional<Extent> extent =
-        extents_->take(bytes, std::min(2 * bytes, Segment::kMost), cut_up_to(bytes));
-    for (const std::uint64_t size : {bytes, kPage}) {
-        if (extent) break;
-        if (size > may_grow()) {
-            why = Failure::out_of_memory();
-        } else if (extent = extents_->create(size, why); extent) {
-            note_growth();
-        } else if (why.kind != Failure::Kind::out_of_memory) {
-            return false;
-        }
-    }
-    if (!extent) extent = extents_->take(kPage, Segment::kMost, cut_up_to(kPage));
-    if (!extent) return false;
-    why = {};
-    slabs_->add_segment(*extent);
-    return true;
 }
 
 void DeviceMemory::note_growth() {
@@ -112,186 +86,175 @@ void DeviceMemory::note_growth() {
     grown_ = true;
 }
 
-BlockRef DeviceMemory::take_idle(ClassIndex index, std::uint64_t batch) {
-    if (is_large(index)) {
-        const std::uint64_t bytes = class_bytes(index);
-        const std::optional<Extent> extent =
-            extents_->take(bytes, with_excess(bytes), cut_up_to(bytes));
-        return extent ? large_->make(*extent) : BlockRef{};
-    }
-    BlockRef block = slabs_->take(index);
-    if (block.slab == nullptr && slabs_->make(index, batch)) {
-        block = slabs_->take(index);
-        look_ahead();
-    }
-    return block;
+BlockRef DeviceMemory::take_idle_range(std::uint64_t bytes) {
+    if (idle_->bytes() < bytes) return {};
+    return {idle_->take_best(bytes), 0};
+}
+
+BlockRef DeviceMemory::take_idle_small(ClassIndex index, std::uint64_t batch) {
+    if (const BlockRef block = slabs_->take(index); block.slab != nullptr) return block;
+    const BlockRef range = take_idle_range(slab_bytes(index, batch));
+    if (range.slab == nullptr) return {};
+    make_slab(*range.slab, index);
+    look_ahead();
+    return slabs_->take(index);
+}
+
+Slab& DeviceMemory::make_slab(Slab& range, ClassIndex index) {
+    const Extent extent = range.extent();
+    ranges_->end(range);
+    return slabs_->make(index, extent);
+}
+
+bool DeviceMemory::make_slab_of(StreamCache& own, ClassIndex index, std::uint64_t batch) {
+    const std::lock_guard guard(own.lock);
+    if (own.ended) return false;
+    const std::uint64_t bytes = slab_bytes(index, batch);
+    own.make_room(index, bytes / class_bytes(index));
+    const BlockRef range = own.take_range(bytes);
+    if (range.slab == nullptr) return false;
+    const Fences::Number fence = range.slab->fence;
+    slabs_->take_all(make_slab(*range.slab, index),
+                     [&](BlockRef block) { own.put_behind({block, fence}); });
+    return true;
 }
 
 void DeviceMemory::give_idle(BlockRef block) {
     Slab& slab = *block.slab;
     if (nvtx_ != nullptr) nvtx_->remove_block(block.address(), block.bytes());  // of a graph
     if (!slab.large) {
-        if (slabs_->give(block)) free_segments(false);
+        if (const std::optional<Extent> extent = slabs_->give(block)) give_idle_extent(*extent);
         return;
     }
-    const Extent extent = slab.extent();
-    large_->end(slab);
-    extents_->give(extent, card_.now());
+    block.block().set(State::idle, 0, 0);
+    pieces_->note_idle(slab.extent(), card_.now());
+    idle_->put(slab, 0);
 }
 
-void DeviceMemory::free_segments(bool dissolve_idle) {
-    for (const Extent& extent : slabs_->take_free_segments(dissolve_idle)) {
-        extents_->give(extent, card_.now());
-    }
+void DeviceMemory::give_idle_extent(const Extent& extent) {
+    pieces_->note_idle(extent, card_.now());
+    idle_->put(ranges_->make(extent), 0);
 }
 
-BlockRef DeviceMemory::grow(ClassIndex index, std::uint64_t bytes, std::uint64_t batch,
-                            Failure& why) {
-    if (!is_large(index)) return add_segment(why) ? take_idle(index, batch) : BlockRef{};
-    // If the class does not fit, the exact size may.
-    for (const std::uint64_t size : {class_bytes(index), round_up(bytes, kPage)}) {
-        if (size > may_grow()) {
-            why = Failure::out_of_memory();
-            continue;
-        }
-        if (std::optional<Extent> extent = extents_->create(size, why)) {
-            note_growth();
+void DeviceMemory::end_untouched_slabs() {
+    for (const Extent& extent : slabs_->end_untouched()) give_idle_extent(extent);
+}
+
+std::uint64_t DeviceMemory::could_have(ClassIndex index, std::uint64_t bytes,
+                                       std::uint64_t card_free) const {
+    const std::uint64_t ready = is_range(index) ? 0 : slabs_->idle_blocks(index);
+    return ready + (std::min(card_free, may_grow()) + idle_->bytes()) / bytes;
+}
+
+// Large blocks are all taken before any is given back, so that none is counted twice.
+bool DeviceMemory::preallocate(ClassIndex index, std::uint64_t bytes, std::uint64_t count,
+                               Failure& why) {
+    if (!is_range(index)) {
+        while (slabs_->idle_blocks(index) < count) {
+            const std::uint64_t slab = slab_bytes(index, count - slabs_->idle_blocks(index));
+            BlockRef range = take_idle_range(slab);
+            if (range.slab == nullptr) range = make_range(slab, nullptr, why).block;
+            if (range.slab == nullptr) range = take_idle_range(slab_bytes(index, 1));
+            if (range.slab == nullptr) return false;
             why = {};
-            return large_->make(*extent);
+            make_slab(*range.slab, index);
         }
-        if (why.kind != Failure::Kind::out_of_memory) return {};
+        return true;
     }
-    return {};
-}
-
-// If the driver has no more memory, the last resort is to cut handles that are too large.
-BlockRef DeviceMemory::put_together(ClassIndex index, std::uint64_t bytes, std::uint64_t batch,
-                                    Failure& why) {
-    const auto release_and_grow = [&](std::uint64_t room) {
-        counters_.released_bytes += extents_->release(room, Extents::kAnyTime);
-        return grow(index, bytes, batch, why);
-    };
-    if (!is_large(index)) {
-        BlockRef block = grow(index, bytes, batch, why);
-        if (block.slab == nullptr && extents_->idle() > 0) block = release_and_grow(kPage);
-        if (block.slab != nullptr) return block;
-        const std::optional<Extent> extent = extents_->take(kPage, kPage, kLargestRequest);
-        if (!extent) return {};
-        slabs_->add_segment(*extent);
-        return take_idle(index, batch);
-    }
-    const std::uint64_t exact = round_up(bytes, kPage);
-    const std::uint64_t before = extents_->mapped();
-    std::optional<Extent> extent = extents_->take(exact, with_excess(exact), cut_up_to(exact));
-    if (!extent) {
-        extent = extents_->compose(exact, may_grow(), why);
-        if (extents_->mapped() > before) note_growth();
-        if (extent) counters_.remapped_bytes += extent->bytes;
-        if (extent && extent->bytes > with_excess(exact)) {
-            extents_->give(*extent, card_.now());
-            extent.reset();
-        }
-    }
-    if (!extent && extents_->movable() + may_grow() >= exact) {
-        // With fixed memory, idle extents may be long enough together with the holes beside them.
-        const BlockRef block = release_and_grow(is_fixed() ? extents_->idle() : exact);
-        if (block.slab != nullptr) return block;
-    }
-    if (!extent) extent = extents_->take(exact, with_excess(exact), kLargestRequest);
-    if (!extent) return {};
-    why = {};
-    return large_->make(*extent);
-}
-
-std::uint64_t DeviceMemory::could_have(ClassIndex index, std::uint64_t card_free) const {
-    const std::uint64_t ready = is_large(index) ? 0 : slabs_->idle_blocks(index);
-    const std::uint64_t spans = is_large(index) ? 0 : slabs_->free_span_bytes();
-    const std::uint64_t left = std::min(card_free, may_grow()) + extents_->idle() + spans;
-    return ready + left / class_bytes(index);
-}
-
-bool DeviceMemory::preallocate(ClassIndex index, std::uint64_t count, Failure& why) {
-    if (is_large(index)) return preallocate_large(class_bytes(index), count, why);
-    while (slabs_->idle_blocks(index) < count) {
-        if (!slabs_->make(index, count - slabs_->idle_blocks(index)) && !add_segment(why)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-// All are taken before any is given back, so that none is counted twice.
-bool DeviceMemory::preallocate_large(std::uint64_t bytes, std::uint64_t count, Failure& why) {
-    std::vector<Extent> ready;
+    std::vector<BlockRef> ready;
     while (ready.size() < count) {
-        std::optional<Extent> extent = extents_->take(bytes, with_excess(bytes), cut_up_to(bytes));
-        if (!extent) {
-            const std::uint64_t before = extents_->mapped();
-            extent = bytes > may_grow() ? extents_->compose(bytes, may_grow(), why)
-                                        : extents_->create(bytes, why);
-            if (extents_->mapped() > before) note_growth();
-        }
-        if (!extent) extent = extents_->take(bytes, with_excess(bytes), kLargestRequest);
-        if (!extent) break;
-        ready.push_back(*extent);
+        BlockRef block = take_idle_range(bytes);
+        if (block.slab == nullptr) block = make_range(bytes, nullptr, why).block;
+        if (block.slab == nullptr) break;
+        ready.push_back(block);
     }
-    const bool done = ready.size() == count;
-    for (const Extent& extent : ready) extents_->give(extent, card_.now());
-    return done;
+    for (const BlockRef& block : ready) give_idle(block);
+    return ready.size() == count;
+}
+
+std::uint64_t DeviceMemory::release(std::int64_t idle_before, std::size_t at_most, bool* more) {
+    const std::uint64_t before = mapped();
+    pieces_->unmap_old(at_most);
+    idle_->join();
+    struct Old {
+        std::int64_t since;
+        Slab* range;
+        Mapping mapping;
+    };
+    std::vector<Old> oldest;
+    idle_->each([&](Slab& range) {
+        if (range.bytes < kPage) return false;
+        pieces_->each_whole(range.extent(), [&](const Mapping& mapping, std::int64_t since) {
+            if (since < idle_before && pieces_->may_release(mapping)) {
+                oldest.push_back({since, &range, mapping});
+            }
+            return true;
+        });
+        return true;
+    });
+    if (oldest.size() > at_most) {
+        std::ranges::stable_sort(oldest, {}, &Old::since);
+        oldest.resize(at_most);
+        if (more != nullptr) *more = true;
+    }
+    // By address: what is left of a range behind a piece holds the next ones.
+    std::ranges::sort(oldest, {}, [](const Old& old) { return old.mapping.address; });
+    Ranges::Spare spare;
+    const Slab* whole = nullptr;
+    Slab* range = nullptr;
+    for (const Old& old : oldest) {
+        if (old.range != whole) whole = range = old.range;
+        ranges_->reserve(spare, 2);
+        bool released = false;
+        if (!pieces_->release(old.mapping, released)) continue;
+        range = idle_->remove_part(*range, {old.mapping.address, old.mapping.piece.bytes}, spare);
+        // If the driver refuses one piece, stop: the others are more useful idle.
+        if (!released) break;
+    }
+    ranges_->keep(spare, 0);
+    counters_.released_bytes += before - mapped();
+    return before - mapped();
 }
 
 std::uint64_t DeviceMemory::release_idle(std::int64_t idle_before) {
-    const std::uint64_t released = extents_->release(~std::uint64_t{0}, idle_before);
-    counters_.released_bytes += released;
-    return released;
+    return release(idle_before, kEveryMapping, nullptr);
 }
 
 std::uint64_t DeviceMemory::release_some(std::int64_t idle_before, bool& more) {
-    const std::uint64_t released =
-        extents_->release(~std::uint64_t{0}, idle_before, kReleasesAtOnce, &more);
-    counters_.released_bytes += released;
-    return released;
+    return release(idle_before, kReleasesAtOnce, &more);
 }
 
-std::uint64_t DeviceMemory::join_idle(Failure& why) {
-    free_segments(true);
-    const std::uint64_t moved = extents_->join(why);
-    counters_.remapped_bytes += moved;
-    return moved;
+bool DeviceMemory::unmap_old() { return pieces_->unmap_old(kUnmapsAtOnce); }
+
+void DeviceMemory::unmap_all_old() { pieces_->unmap_old(kEveryMapping); }
+
+// About a thousandth of the card at first, then what the pool grows by: little to any program.
+std::uint64_t DeviceMemory::ahead_bytes() const {
+    if (mapped() == 0) return std::clamp(most_bytes_ / 1024 / kPage * kPage, kPage, kMostAhead);
+    return std::min({piece_bytes(0), kMostAhead, most_bytes_ / kPage * kPage});
 }
 
-bool DeviceMemory::unmap_old() { return extents_->unmap_old(kUnmapsAtOnce); }
-
-void DeviceMemory::unmap_all_old() { extents_->unmap_old(kEveryMapping); }
-
-// So that the thread that needs the next segment finds it mapped.
+// So that the thread that needs the next slab finds memory mapped.
 void DeviceMemory::look_ahead() {
-    if (segment_wanted_ || has_segment_ahead()) return;
-    segment_wanted_ = newly_wanted_ = true;
-}
-
-// Half a segment is enough: a program with few blocks then needs no other.
-bool DeviceMemory::has_segment_ahead() const {
-    // An extent much longer than a segment is not counted: it may serve large blocks.
-    const std::uint64_t bytes = next_segment_bytes();
-    return extents_->idle_smaller_than(2 * bytes + 1) + slabs_->free_span_bytes() >= bytes / 2;
+    if (ahead_wanted_ || has_ahead()) return;
+    ahead_wanted_ = newly_wanted_ = true;
 }
 
 void DeviceMemory::map_ahead() {
-    if (!segment_wanted_) return;
-    segment_wanted_ = !has_segment_ahead();
-    const std::uint64_t bytes = next_segment_bytes();
+    if (!ahead_wanted_) return;
+    ahead_wanted_ = !has_ahead();
+    const std::uint64_t bytes = ahead_bytes();
     size_t free = 0, total = 0;
-    if (!segment_wanted_ || bytes > may_grow()) return;
+    if (!ahead_wanted_ || bytes > may_grow()) return;
     if (card_.call.cuMemGetInfo_v2(&free, &total) != CUDA_SUCCESS) return;
     // Leave the last part of the card to other programs.
     if (free < total / 16) return;
+    const std::uint64_t address = addresses_->take(bytes);
     Failure why;
-    if (const std::optional<Extent> extent = extents_->create(bytes, why)) {
-        segment_wanted_ = false;
-        note_growth();
-        extents_->give(*extent, card_.now());
-    }
+    if (address == 0 || !pieces_->map(address, {}, bytes, bytes, why)) return;
+    ahead_wanted_ = false;
+    note_growth();
+    give_idle_extent({address, bytes});
 }
 
 void DeviceMemory::give_addresses_back() {
@@ -301,13 +264,17 @@ void DeviceMemory::give_addresses_back() {
 }
 
 void DeviceMemory::give_everything_back() {
-    extents_ = nullptr;
+    pieces_ = nullptr;
     give_addresses_back();
 }
 
 void DeviceMemory::forget_driver() {
     direct_bytes_ = 0;
-    extents_->forget();
+    idle_->each([&](Slab& range) {
+        idle_->take(range);
+        return true;
+    });
+    pieces_->forget();
     page_map_->shut();
     addresses_->forget();
 }

@@ -21,15 +21,6 @@ bool Mappings::card_has_less(std::uint64_t bytes) const {
 }
 
 std::optional<Piece> Mappings::create(std::uint64_t bytes, Failure& why) {
-    if (addresses_.have_memory()) {
-        const Piece part{addresses_.take(bytes), bytes};
-        if (part.handle == 0) {
-            note_shortage("", why);
-            return std::nullopt;
-        }
-        created_ += bytes;
-        return part;
-    }
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_};
@@ -41,27 +32,7 @@ std::optional<Piece> Mappings::create(std::uint64_t bytes, Failure& why) {
     return piece;
 }
 
-std::uint64_t Mappings::map(std::span<const Piece> pieces, Failure& why) {
-    if (addresses_.have_memory()) {
-        if (pieces.size() == 1) return pieces.front().handle;
-        note_shortage("", why);
-        return 0;
-    }
-    std::uint64_t bytes = 0;
-    for (const Piece& piece : pieces) bytes += piece.bytes;
-    std::uint64_t address = addresses_.take(bytes);
-    if (address == 0 && !old_.empty()) {
-        unmap_old(kEveryMapping);
-        address = addresses_.take(bytes);
-    }
-    if (address == 0) {
-        note_shortage("addresses of the pool", why);
-        return 0;
-    }
-    return map_at(address, pieces, why) ? address : 0;
-}
-
-bool Mappings::map_at(std::uint64_t address, std::span<const Piece> pieces, Failure& why) {
+bool Mappings::map(std::uint64_t address, std::span<const Piece> pieces, Failure& why) {
     const std::uint64_t begin = address;
     std::uint64_t end = begin;
     for (const Piece& piece : pieces) end += piece.bytes;
@@ -90,7 +61,6 @@ bool Mappings::map_at(std::uint64_t address, std::span<const Piece> pieces, Fail
 }
 
 bool Mappings::unmap(const Mapping& mapping) {
-    if (addresses_.have_memory()) return true;  // release() gives it back
     if (call_.cuMemUnmap(mapping.address, mapping.piece.bytes) != CUDA_SUCCESS) return false;
     addresses_.give(mapping.address, mapping.piece.bytes);
     return true;
@@ -117,11 +87,6 @@ bool Mappings::unmap_old(std::size_t at_most) {
 }
 
 bool Mappings::release(const Piece& piece) {
-    if (addresses_.have_memory()) {
-        addresses_.give(piece.handle, piece.bytes);
-        created_ -= piece.bytes;
-        return true;
-    }
     const bool gone = !has_old_mapping(piece) && call_.cuMemRelease(piece.handle) == CUDA_SUCCESS;
     if (gone) {
         created_ -= piece.bytes;

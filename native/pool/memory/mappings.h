@@ -1,12 +1,9 @@
-// Handles of the card's memory and their mappings: the driver calls behind the extents, and retries
+// Handles of the card's memory and their mappings: the driver calls behind the pieces, and retries
 // of those that the driver refused.
 //
 // A handle is created, mapped at one address or for a time at two, and released. Cost for each
 // handle on an H200: create 15 us, map 1, set access 30, unmap 20, release 19; one call over n
 // handles costs n times as much. None of them waits for kernels.
-//
-// With fixed memory (Addresses::have_memory) a handle is a part of the allocation, named by its
-// address: it needs no driver call from create() to release(), and has no second mapping.
 #pragma once
 
 #include <atomic>
@@ -55,12 +52,9 @@ class Mappings {
     bool card_has_less(std::uint64_t bytes) const;
     // A new handle, mapped nowhere yet.
     std::optional<Piece> create(std::uint64_t bytes, Failure& why);
-    // Maps the pieces side by side for reading and writing, and returns the address. 0 on failure:
-    // what was mapped is unmapped, or became an old mapping. Fixed memory cannot join pieces: out
-    // of memory.
-    std::uint64_t map(std::span<const Piece> pieces, Failure& why);
-    // The same at addresses that the caller has taken; they are given back on failure.
-    bool map_at(std::uint64_t address, std::span<const Piece> pieces, Failure& why);
+    // Maps the pieces side by side for reading and writing, at addresses that the caller has taken.
+    // On failure they are given back: what was mapped is unmapped, or became an old mapping.
+    bool map(std::uint64_t address, std::span<const Piece> pieces, Failure& why);
     // Unmaps one mapping and gives its addresses back. False: the driver refused, and it is still
     // mapped.
     bool unmap(const Mapping& mapping);
@@ -78,6 +72,8 @@ class Mappings {
     // driver refused, or because the handle has an old mapping, which would keep its memory.
     bool release(const Piece& piece);
 
+    // Counts memory that was not created here and is never released.
+    void adopt(std::uint64_t bytes) { created_ += bytes; }
     // Bytes of handles not yet released. From any thread.
     std::uint64_t created() const { return created_.load(std::memory_order_relaxed); }
     std::uint64_t unreleased() const;  // bytes of postponed handles

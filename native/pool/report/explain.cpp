@@ -8,7 +8,7 @@
 namespace vramkit::pool {
 
 std::string explain_shortage(const Parts& parts, std::uint64_t bytes, const Failure& cause,
-                             ClassIndex largest) {
+                             std::uint64_t largest) {
     const FreeMemory free = free_memory(parts, largest);
     const std::uint64_t mapped = parts.memory.mapped(), limit = parts.config.limit;
     size_t card_free = 0, card = parts.card.bytes;
@@ -19,7 +19,7 @@ std::string explain_shortage(const Parts& parts, std::uint64_t bytes, const Fail
                        mib(bytes) + "). The pool holds " + mib(mapped) + ", of which " + mib(live) +
                        " are in use, " + mib(free.cached) + " in caches, " +
                        mib(free.stream_cached) + " waiting for streams and " + mib(free.idle()) +
-                       " idle; the largest free piece has " + mib(free.largest) +
+                       " idle; the largest free range has " + mib(free.largest) +
                        ". The card has " + mib(card_free) + " of " + mib(card) + " free.";
     if (bytes > parts.card.bytes) return text + " No block can be larger than the card.";
     if (bytes > parts.memory.most_bytes()) {
@@ -40,12 +40,12 @@ std::string explain_shortage(const Parts& parts, std::uint64_t bytes, const Fail
     parts.streams.each_cache([&](StreamCache& cache) {
         const std::lock_guard guard(cache.lock);
         if (cache.stream.capture != 0) {
-            arena += cache.bytes;
+            arena += cache.bytes();
         } else if (!cache.can_record_fence() && cache.has_unfenced()) {
-            unfenced += cache.bytes;
+            unfenced += cache.bytes();
         }
-        if (cache.bytes > most) {
-            most = cache.bytes;
+        if (cache.bytes() > most) {
+            most = cache.bytes();
             holder = cache.stream.id;
         }
     });

@@ -11,6 +11,6 @@ namespace vramkit::pool {
 
 // With the pool's lock. `largest` as for free_memory().
 std::string explain_shortage(const Parts& parts, std::uint64_t bytes, const Failure& cause,
-                             ClassIndex largest);
+                             std::uint64_t largest);
 
 }  // namespace vramkit::pool

@@ -8,15 +8,17 @@
 namespace vramkit::pool {
 
 Layout layout_of(const Parts& parts) {
-    const Extents& extents = parts.memory.extents();
     const Slabs& slabs = parts.memory.slabs();
     const Streams& streams = parts.streams;
     Layout layout;
-    const auto add_extent = [&](const Extent& extent, Layout::Use use) {
-        std::vector<std::uint64_t> pieces;
-        extents.each_part(extent, [&](std::uint64_t bytes) { pieces.push_back(bytes); });
-        layout.extents.push_back({extent.address, extent.bytes, std::move(pieces), use});
-    };
+    parts.memory.pieces().each([&](const Extent& piece) {
+        auto& extents = layout.extents;
+        if (extents.empty() || extents.back().address + extents.back().bytes != piece.address) {
+            extents.push_back({piece.address, 0, {}});
+        }
+        extents.back().bytes += piece.bytes;
+        extents.back().pieces.push_back(piece.bytes);
+    });
     // Index of a stream number in the list: streams first, then captures.
     const auto mapping = [&](std::uint32_t number) {
         return is_capture(number)
@@ -30,20 +32,13 @@ Layout layout_of(const Parts& parts) {
         layout.blocks.push_back({slab.address + number * slab.block_bytes, slab.block_bytes, asked,
                                  state, state == State::idle ? -1 : mapping(block.stream())});
     };
-    for (const auto& [address, segment] : slabs.segments()) {
-        add_extent(segment->extent, Layout::Use::slabs);
-    }
     {
-        std::vector<std::unique_lock<BriefMutex>> guards;  // no block is split or joined meanwhile
+        std::vector<std::unique_lock<BriefMutex>> guards;  // no range is cut or joined meanwhile
         streams.each_cache([&](StreamCache& cache) { guards.emplace_back(cache.lock); });
-        parts.memory.large().each([&](const Slab& slab) {
-            add_extent(slab.extent(), Layout::Use::block);
-            add_block(slab, 0);
+        parts.memory.ranges().each([&](const Slab& range) {
+            if (range.record(0).state() != State::idle) add_block(range, 0);
         });
     }
-    extents.each_idle([&](const Extent& extent) { add_extent(extent, Layout::Use::idle); });
-    std::sort(layout.extents.begin(), layout.extents.end(),
-              [](const auto& a, const auto& b) { return a.address < b.address; });
     for (const auto& [address, slab] : slabs.all()) {
         layout.slabs.push_back({slab->address, slab->bytes, slab->block_bytes, slab->count});
         for (std::uint32_t i = 0; i < slab->count; ++i) add_block(*slab, i);
@@ -85,11 +80,25 @@ std::string check_invariants(const Parts& parts) {
         }
         if (bytes != cache->bytes) wrong += "the bytes of a cache do not add up; ";
     }
+    const auto check_ranges = [&](const FreeRanges& ranges, State state, const char* where) {
+        std::uint64_t bytes = 0, number = 0;
+        ranges.each([&](Slab& range) {
+            bytes += range.bytes;
+            ++number;
+            count({&range, 0}, state, range_class_of(range.bytes), where);
+            if (range.free_in != &ranges) wrong += "a free range does not know where it is; ";
+            if (range.fence < ranges.oldest()) wrong += "a free range has an older fence; ";
+            if (range.fence > ranges.newest()) wrong += "a free range has a newer fence; ";
+            return true;
+        });
+        if (bytes != ranges.bytes() || number != ranges.count()) {
+            wrong += std::string("the ranges of ") + where + " do not add up; ";
+        }
+    };
     parts.streams.each_cache([&](const StreamCache& cache) {
-        std::uint64_t bytes = 0, large = 0;
-        for (ClassIndex index = 0; index < kClasses; ++index) {
+        std::uint64_t bytes = 0;
+        for (ClassIndex index = 0; index < kFirstRange; ++index) {
             const StreamCache::Bin& bin = cache.bins[index];
-            if (is_large(index)) large += bin.blocks.size();
             if ((cache.next_filled(index) == index) == bin.blocks.empty()) {
                 wrong += "a stream cache does not know where it has blocks; ";
             }
@@ -104,45 +113,37 @@ std::string check_invariants(const Parts& parts) {
                 before = fence;
             }
         }
-        if (bytes != cache.bytes) wrong += "the bytes of a stream cache do not add up; ";
-        if (large != cache.large_blocks) wrong += "a stream cache has miscounted; ";
+        if (bytes != cache.small_bytes) wrong += "the bytes of a stream cache do not add up; ";
+        check_ranges(cache.ranges, State::stream_cached, "a stream cache");
     });
+    check_ranges(parts.memory.idle(), State::idle, "idle memory");
     parts.held.each([&](const BlockRef& block) {
         count(block, State::held, block.slab->index, "the list of held ones");
     });
-    std::vector<Extent> held;
+    std::vector<Extent> used;
     const auto check_slab = [&](const Slab& slab) {
         std::uint64_t live = 0;
         for (std::uint32_t i = 0; i < slab.count; ++i) {
             live += slab.record(i).with_user();
         }
         const auto& in = found[&slab];
-        if (live + in[2] + in[3] + in[5] + slab.idle.size() != slab.count) {
+        const std::uint64_t idle = slab.large ? in[0] : slab.idle.size();
+        if (live + in[2] + in[3] + in[5] + idle != slab.count) {
             wrong += "a block is nowhere or twice; ";
         }
+        used.push_back(slab.extent());
     };
-    std::array<std::uint64_t, kClasses> idle{};
+    std::array<std::uint64_t, kFirstRange> idle{};
     for (const auto& [address, slab] : slabs.all()) {
         check_slab(*slab);
         idle[slab->index] += slab->idle.size();
     }
-    for (ClassIndex index = 0; index < kClasses; ++index) {
+    for (ClassIndex index = 0; index < kFirstRange; ++index) {
         if (idle[index] != slabs.idle_blocks(index)) wrong += "idle blocks do not add up; ";
     }
-    std::uint64_t free_spans = 0;
-    parts.memory.large().each([&](const Slab& slab) {
-        held.push_back(slab.extent());
-        check_slab(slab);
-    });
-    for (const auto& [address, segment] : slabs.segments()) {
-        held.push_back(segment->extent);
-        free_spans += segment->free;
-        if (segment->used.count() + segment->free != segment->spans) {
-            wrong += "the spans of a segment do not add up; ";
-        }
-    }
-    if (free_spans * kSpan != slabs.free_span_bytes()) wrong += "free spans do not add up; ";
-    return wrong + parts.memory.extents().check(&held);
+    parts.memory.ranges().each(check_slab);
+    std::ranges::sort(used, {}, &Extent::address);
+    return wrong + parts.memory.pieces().check(used);
 }
 
 }  // namespace vramkit::pool

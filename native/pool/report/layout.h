@@ -11,11 +11,10 @@ namespace vramkit::pool {
 
 // For snapshots and memory maps.
 struct Layout {
-    enum class Use : std::uint8_t { slabs, block, idle };
+    // Contiguous mapped memory. What lies in no slab and no block of it is idle.
     struct OneExtent {
         std::uint64_t address, bytes;
         std::vector<std::uint64_t> pieces;
-        Use use;
     };
     struct OneSlab {
         std::uint64_t address, bytes, block_bytes, count;

@@ -1,5 +1,6 @@
-// The stream cache: free blocks of a stream that its thread caches do not keep. The same stream can
-// reuse them at once, another stream behind a fence.
+// The stream cache: free blocks of a stream that its thread caches do not keep, small ones by class
+// and large ones as free ranges. The same stream can reuse them at once, another stream behind a
+// fence.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 #include "base/fences.h"
 #include "base/rules.h"
 #include "pool/blocks/class_set.h"
-#include "pool/blocks/large_blocks.h"
+#include "pool/blocks/free_ranges.h"
 #include "pool/types.h"
 
 namespace vramkit::pool {
@@ -33,15 +34,15 @@ class StreamCache {
         std::size_t leaving = 0;    // so many of the oldest become idle when their work is done
     };
 
-    StreamCache(EventPool& events, std::uint32_t number_, StreamRef stream_)
-        : fences(events), number(number_), stream(stream_) {}
+    StreamCache(EventPool& events, Ranges& all, std::uint32_t number_, StreamRef stream_)
+        : fences(events), number(number_), stream(stream_), ranges(all) {}
 
     // What every put and take touches, in two cache lines: threads of one stream hand it to each
     // other with the lock.
     alignas(64) BriefMutex lock;
     // The stream has ended; what is freed later waits for its last fence.
     bool ended = false;
-    std::uint64_t bytes = 0;
+    std::uint64_t small_bytes = 0;
     std::uint64_t bytes_since_fence = 0;  // put here since the last recorded fence
 
   private:
@@ -55,11 +56,13 @@ class StreamCache {
     Fences::Number last_fence = 0;
     Fences::Number awaited = 0;  // a number that is waited for and has no event yet
     std::uint64_t recorded = 0;  // fences recorded since the last reset
-    std::size_t large_blocks = 0;
-    std::size_t fresh = 0;  // at most the large blocks put here since neighbours were joined
-    LargeBlocks::Spare spare;
-    std::array<Bin, kClasses> bins;
+    std::array<Bin, kFirstRange> bins;  // of small blocks, by class
+    FreeRanges ranges;                  // large blocks
+    bool keeps_blocks = false;          // ranges are neither cut nor joined: a tool knows them
+    std::uint64_t ranges_unneeded = 0;  // bytes; as in a bin
+    std::uint64_t ranges_leaving = 0;
 
+    std::uint64_t bytes() const { return small_bytes + ranges.bytes(); }
     void put(BlockRef block) { put(block.slab->index, {&block, 1}); }
     // Several blocks of a class, or none if it throws for lack of host memory. Returns their bytes.
     std::uint64_t put(ClassIndex index, std::span<const BlockRef> blocks) {
@@ -67,98 +70,116 @@ class StreamCache {
         const Fences::Number fence = ended                                       ? last_fence
                                      : is_broken(Rule::fence_is_behind_the_free) ? fences.open() - 1
                                                                                  : fences.open();
-        auto& to = bins[index].blocks;
         std::uint64_t sum = 0;
         for (const BlockRef& block : blocks) {
             block.block().set(State::stream_cached, number, 0);
-            to.push_back({block, fence});
             sum += block.bytes();
+            if (is_range(index)) {
+                ranges.put(*block.slab, fence);
+            } else {
+                bins[index].blocks.push_back({block, fence});
+            }
         }
-        bytes += sum;
         bytes_since_fence += sum;
-        if (!blocks.empty()) note_filled(index, blocks.size());
-        if (is_large(index)) fresh += blocks.size();
+        if (!is_range(index) && !blocks.empty()) {
+            small_bytes += sum;
+            filled_.set(index);
+        }
         return sum;
     }
-    // Puts memory back that was taken from here, behind the fence that it had.
-    void put_back(const Entry& stream_cached) {
-        stream_cached.block.block().set(State::stream_cached, number, 0);
-        const ClassIndex index = stream_cached.block.slab->index;
+    // A small block that is free since the given fence.
+    void put_behind(const Entry& entry) {
+        entry.block.block().set(State::stream_cached, number, 0);
+        const ClassIndex index = entry.block.slab->index;
         auto& blocks = bins[index].blocks;
-        blocks.insert(std::ranges::upper_bound(blocks, stream_cached.fence, {}, &Entry::fence),
-                      stream_cached);
-        bytes += stream_cached.block.bytes();
-        note_filled(index, 1);
+        blocks.insert(std::ranges::upper_bound(blocks, entry.fence, {}, &Entry::fence), entry);
+        small_bytes += entry.block.bytes();
+        filled_.set(index);
     }
-    // Takes one block by its position in the bin of its class.
+    // A large block of exactly so many bytes, for the stream itself: one that has its size, or the
+    // best fit after neighbours were joined. No driver call.
+    BlockRef take_range(std::uint64_t wanted) {
+        Slab* range = ranges.take_exact(wanted);
+        if (range == nullptr && ranges.bytes() >= wanted && !keeps_blocks) {
+            range = ranges.take_best(wanted);
+        }
+        return {range, 0};
+    }
+    // A block for the stream itself.
+    BlockRef take_own(ClassIndex index, std::uint64_t wanted) {
+        return is_range(index) ? take_range(wanted) : take_newest(index);
+    }
+    // Whether it is worth asking for a block, and the fence that passes first.
+    bool may_have(ClassIndex index, std::uint64_t wanted) const {
+        return is_range(index) ? ranges.bytes() >= wanted : !bins[index].blocks.empty();
+    }
+    Fences::Number oldest_fence(ClassIndex index) const {
+        return is_range(index) ? ranges.oldest() : bins[index].blocks.front().fence;
+    }
+    // Takes one small block by its position in the bin of its class.
     Entry take_at(ClassIndex index, std::size_t at) {
         Bin& bin = bins[index];
         const Entry stream_cached = bin.blocks[at];
         bin.blocks.erase(bin.blocks.begin() + static_cast<std::ptrdiff_t>(at));
         bin.leaving -= at < bin.leaving;
-        bytes -= stream_cached.block.bytes();
-        note_taken(index, 1);
+        small_bytes -= stream_cached.block.bytes();
+        note_taken(index);
         return stream_cached;
     }
-    // The same for several blocks in a row of calls: close_gaps() must follow.
-    Entry take_leaving_gap(ClassIndex index, std::size_t at) {
-        Entry& entry = bins[index].blocks[at];
-        bytes -= entry.block.bytes();
-        gaps_.set(index);
-        return std::exchange(entry, {{}, entry.fence});
-    }
-    void close_gaps() {
-        const auto is_gap = [](const Entry& each) { return each.block.slab == nullptr; };
-        for (ClassIndex index = gaps_.next(0); index < kClasses; index = gaps_.next(index + 1)) {
-            Bin& bin = bins[index];
-            const auto stay = bin.blocks.begin() + static_cast<std::ptrdiff_t>(bin.leaving);
-            bin.leaving -=
-                static_cast<std::size_t>(std::count_if(bin.blocks.begin(), stay, is_gap));
-            note_taken(index, std::erase_if(bin.blocks, is_gap));
-        }
-        gaps_ = {};
-    }
-    // The first class from this one on that has blocks; kClasses: none.
+    // The first small class from this one on that has blocks; kClasses: none.
     ClassIndex next_filled(ClassIndex from) const { return filled_.next(from); }
     // So that `count` puts of a class cannot fail.
     void make_room(ClassIndex index, std::size_t count) {
+        if (is_range(index)) return;
         auto& blocks = bins[index].blocks;
         const std::size_t needed = blocks.size() + count;
         if (needed > blocks.capacity()) blocks.reserve(std::max(needed, 2 * blocks.size()));
     }
-    // The newest block of a class, for the stream itself.
+    // The newest block of a small class, for the stream itself.
     BlockRef take_newest(ClassIndex index) {
         const std::size_t held = bins[index].blocks.size();
         return held > 0 ? take_at(index, held - 1).block : BlockRef{};
     }
-    // The oldest block of a class, for another stream that waits for its fence on the GPU.
-    BlockRef take_oldest(ClassIndex index, CUstream waits) {
-        const Bin& bin = bins[index];
-        if (bin.blocks.empty()) return {};
-        if (!fences.is_recorded(bin.blocks.front().fence)) record_fence();
-        if (is_broken(Rule::stream_waits_on_the_gpu)) return take_newest(index);
-        if (!fences.wait_on_gpu(bin.blocks.front().fence, waits)) return {};
+    // A block for another stream that waits on the GPU until its work is done: the oldest of a
+    // small class, or the best fit of the free ranges.
+    BlockRef take_after_wait(ClassIndex index, std::uint64_t wanted, CUstream waits) {
+        Slab* range = nullptr;
+        Fences::Number fence = 0;
+        if (is_range(index)) {
+            range = ranges.best(wanted);
+            if (range == nullptr) return {};
+            fence = range->fence;
+        } else {
+            if (bins[index].blocks.empty()) return {};
+            fence = bins[index].blocks.front().fence;
+        }
+        if (!fences.is_recorded(fence)) record_fence();
+        if (!is_broken(Rule::stream_waits_on_the_gpu) && !fences.wait_on_gpu(fence, waits)) {
+            return {};
+        }
+        if (range != nullptr) return {ranges.take_front(*range, wanted), 0};
         return take_at(index, 0).block;
     }
-    // Up to `most` of the oldest blocks of a class whose fences have passed, for any stream.
+    // Up to `most` of the oldest blocks of a small class whose fences have passed, for any stream.
     void take_passed(ClassIndex index, std::size_t most, std::vector<BlockRef>& out) {
         Bin& bin = bins[index];
         std::size_t count = 0;
         while (count < bin.blocks.size() && count < most &&
                fences.has_passed(bin.blocks[count].fence)) {
             out.push_back(bin.blocks[count].block);
-            bytes -= bin.blocks[count].block.bytes();
+            small_bytes -= bin.blocks[count].block.bytes();
             ++count;
         }
         bin.blocks.erase(bin.blocks.begin(),
                          bin.blocks.begin() + static_cast<std::ptrdiff_t>(count));
         bin.leaving -= std::min(bin.leaving, count);
-        note_taken(index, count);
+        note_taken(index);
     }
     bool has_unfenced() const {
         if (awaited != 0 && !fences.is_recorded(awaited) && !fences.has_passed(awaited))
             return true;
         if (bytes_since_fence == 0) return false;
+        if (!ranges.empty() && !fences.is_recorded(ranges.newest())) return true;
         for (ClassIndex index = next_filled(0); index < kClasses; index = next_filled(index + 1)) {
             if (!fences.is_recorded(bins[index].blocks.back().fence)) return true;
         }
@@ -207,15 +228,10 @@ class StreamCache {
     }
 
   private:
-    void note_filled(ClassIndex index, std::size_t count) {
-        filled_.set(index);
-        if (is_large(index)) large_blocks += count;
-    }
-    void note_taken(ClassIndex index, std::size_t count) {
+    void note_taken(ClassIndex index) {
         Bin& bin = bins[index];
         bin.low = std::min(bin.low, bin.blocks.size());
         if (bin.blocks.empty()) filled_.clear(index);
-        if (is_large(index)) large_blocks -= count;
     }
     void record() {
         if (!fences.record(stream.handle)) return;
@@ -229,8 +245,6 @@ class StreamCache {
         unsigned long long id = 0;
         return fences.call().cuStreamGetId(stream.handle, &id) == CUDA_SUCCESS && id == stream.id;
     }
-
-    ClassSet gaps_;  // classes with gaps to close
 };
 
 }  // namespace vramkit::pool

@@ -9,7 +9,6 @@
 namespace vramkit::pool {
 namespace {
 
-constexpr std::size_t kAll = ~std::size_t{0};
 
 // The last fence of a stream, whose event nobody records again while this lives.
 class LastFence {
@@ -79,8 +78,12 @@ std::optional<std::uint32_t> Streams::number_of(const StreamRef& stream, Failure
     if (!number) return {};
     auto& caches = stream.capture == 0 ? caches_ : arenas_;
     make_room(caches);
-    const auto cache = std::make_shared<StreamCache>(events_, *number, stream);
-    if (stream.capture != 0) captures_by_handle_.emplace(stream.handle, *number);
+    const auto cache =
+        std::make_shared<StreamCache>(events_, memory_.ranges(), *number, stream);
+    if (stream.capture != 0) {
+        captures_by_handle_.emplace(stream.handle, *number);
+        cache->keeps_blocks = memory_.nvtx() != nullptr;
+    }
     numbers_.emplace(key, *number);
     (*this)[*number] = {cache, std::move(graph), stream.capture, stream.handle, stream.durable};
     caches.push_back(cache);
@@ -122,13 +125,29 @@ void Streams::collect(StreamCache& cache, ClassIndex index, std::size_t most) {
     for (const BlockRef& block : blocks) memory_.give_idle(block);
 }
 
+std::uint64_t Streams::collect_ranges(StreamCache& cache, std::uint64_t most) {
+    if (is_broken(Rule::idle_only_behind_fence)) cache.fences.pass_all();
+    const std::uint64_t before = cache.ranges.bytes();
+    cache.ranges.collect(most, cache.fences,
+                         [&](Slab& range) { memory_.give_idle(BlockRef{&range, 0}); });
+    return before - cache.ranges.bytes();
+}
+
+void Streams::collect(StreamCache& cache) {
+    for (ClassIndex index = cache.next_filled(0); index < kClasses;
+         index = cache.next_filled(index + 1)) {
+        collect(cache, index, ~std::size_t{0});
+    }
+    collect_ranges(cache, FreeRanges::kAll);
+}
+
 void Streams::collect_all() {
     for (const auto& each : caches_) {
         StreamCache& cache = *each;
         const std::lock_guard guard(cache.lock);
         cache.record_fence();
         cache.fences.poll();
-        for (ClassIndex index = 0; index < kClasses; ++index) collect(cache, index, kAll);
+        collect(cache);
     }
 }
 
@@ -202,10 +221,9 @@ void Streams::drop_ended() {
             const std::lock_guard guard(cache.lock);
             cache.fences.poll();
             if (!cache.fences.has_passed(cache.last_fence)) continue;
-            for (ClassIndex index = 0; index < kClasses; ++index) collect(cache, index, kAll);
+            collect(cache);
             counters_.stream_cache_hits += cache.hits;
             counters_.events_recorded += cache.recorded;
-            memory_.large().keep(cache.spare, 0);
         }
         record.cache = nullptr;
     }
@@ -243,10 +261,14 @@ void Streams::forget_driver() {
 void Streams::drop_blocks() {
     each_cache([](StreamCache& cache) {
         const std::lock_guard guard(cache.lock);
-        for (ClassIndex index = 0; index < kClasses; ++index) {
+        for (ClassIndex index = 0; index < kFirstRange; ++index) {
             while (cache.take_newest(index).slab != nullptr) {
             }
         }
+        cache.ranges.each([&](Slab& range) {
+            cache.ranges.take(range);
+            return true;
+        });
     });
 }
 

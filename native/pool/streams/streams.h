@@ -65,10 +65,12 @@ class Streams {
     const std::vector<StreamRecord>& streams() const { return streams_; }
     const std::vector<StreamRecord>& captures() const { return captures_; }
 
-    // Moves the oldest blocks whose work is done from a stream cache, whose lock is held, to idle
-    // memory.
+    // Moves blocks whose work is done from a stream cache, whose lock is held, to idle memory: so
+    // many of the oldest of a small class, so many bytes of large ones (returns how many), or all.
     void collect(StreamCache& cache, ClassIndex index, std::size_t most);
-    // The same for all streams and classes.
+    std::uint64_t collect_ranges(StreamCache& cache, std::uint64_t most);
+    void collect(StreamCache& cache);
+    // All, of all streams. Records fences where that is allowed.
     void collect_all();
     // Waits for all work that the streams hold now. The pool's lock is released for the wait, so
     // that host functions and other threads can free: the pool's state may have changed after it.

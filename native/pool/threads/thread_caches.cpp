@@ -73,8 +73,10 @@ void ThreadCaches::set_bounds(ThreadCache& cache, std::size_t caches_of_thread) 
     cache.most_blocks.store(most_blocks_, std::memory_order_relaxed);
     const std::uint64_t bytes = std::min(most_bytes_, most_thread_bytes_ / caches_of_thread);
     cache.most_bytes.store(bytes, std::memory_order_relaxed);
-    const std::uint64_t large = std::clamp<std::uint64_t>(bytes / kLargePart, 1, kLargestRequest);
-    cache.first_large.store(fine_class_of(large), std::memory_order_relaxed);
+    const std::uint64_t large = std::clamp<std::uint64_t>(bytes / kLargePart, 1, kPage);
+    cache.first_large.store(
+        large < kSpan ? fine_class_of(large) : range_class_of(round_up(large, kSpan)),
+        std::memory_order_relaxed);
 }
 
 void ThreadCaches::retire_ended() {
@@ -126,6 +128,12 @@ void ThreadCaches::drain_all() {
     for (const auto& cache : caches_) drain(*cache);
 }
 
+std::uint64_t ThreadCaches::cached_bytes() const {
+    std::uint64_t sum = 0;
+    for (const auto& cache : caches_) sum += cache->bytes;
+    return sum;
+}
+
 void ThreadCaches::decay() {
     for (const auto& cache : caches_) {
         if (cache->stream_cache == nullptr) continue;
@@ -137,7 +145,11 @@ void ThreadCaches::decay() {
             ThreadCache::Bin& bin = cache->bins[index];
             const std::uint32_t unneeded = bin.unneeded();
             cache->bytes -= stream_cache.put(index, {bin.blocks.data(), unneeded});
-            stream_cache.bins[index].unneeded += unneeded;
+            if (is_range(index)) {
+                stream_cache.ranges_unneeded += unneeded * class_bytes(index);
+            } else {
+                stream_cache.bins[index].unneeded += unneeded;
+            }
             bin.drop_oldest(unneeded);
             bin.note_look();
         }
@@ -174,15 +186,15 @@ std::size_t ThreadCaches::room_for(const ThreadCache& cache, ClassIndex index,
                      bytes / class_bytes(index)});
 }
 
-BlockRef ThreadCaches::refill(ThreadCache& cache, ClassIndex index) {
+BlockRef ThreadCaches::refill(ThreadCache& cache, ClassIndex index, std::uint64_t bytes) {
     if (cache.stream_cache == nullptr) return {};
     StreamCache& stream_cache = *cache.stream_cache;
     const std::lock_guard guard(stream_cache.lock);
     if (stream_cache.ended) return {};
-    const BlockRef first = stream_cache.take_newest(index);
+    const BlockRef first = stream_cache.take_own(index, bytes);
     if (first.slab == nullptr) return {};
     ++stream_cache.hits;
-    if (is_large(index)) return first;
+    if (is_range(index)) return first;
     const ThreadCache::Entered entered(cache);
     for (std::size_t more = room_for(cache, index, true); more > 0; --more) {
         if (!cache.try_to_make_room(index)) break;
@@ -203,8 +215,8 @@ bool ThreadCaches::evict_excess(ThreadCache& cache, ClassIndex full) {
         blocks = std::min(blocks, from.blocks.size());
         cache.bytes -= stream_cache.put(index, {from.blocks.data(), blocks});
         from.drop_oldest(static_cast<std::uint32_t>(blocks));
-        many |= stream_cache.bins[index].blocks.size() >
-                stream_cache_blocks_.load(std::memory_order_relaxed);
+        many |= !is_range(index) && stream_cache.bins[index].blocks.size() >
+                                        stream_cache_blocks_.load(std::memory_order_relaxed);
     };
     const std::uint64_t most = cache.most_bytes.load(std::memory_order_relaxed);
     if (full >= cache.first_large.load(std::memory_order_relaxed)) {
@@ -249,18 +261,18 @@ void ThreadCaches::evict_bytes(ThreadCache& cache, std::uint64_t most, Move move
     }
 }
 
-ClassIndex ThreadCaches::largest_asked_for() const {
+std::uint64_t ThreadCaches::largest_asked_for() const {
     const AllVisited visited(caches_);
-    ClassIndex largest = largest_;
+    std::uint64_t largest = largest_;
     for (const auto& cache : caches_) largest = std::max(largest, cache->largest);
     return largest;
 }
 
-ClassIndex ThreadCaches::reset_largest() {
+std::uint64_t ThreadCaches::reset_largest() {
     const AllVisited visited(caches_);
-    ClassIndex largest = std::exchange(largest_, 0);
+    std::uint64_t largest = std::exchange(largest_, 0);
     for (const auto& cache : caches_) {
-        largest = std::max(largest, std::exchange(cache->largest, 0));
+        largest = std::max(largest, std::exchange(cache->largest, std::uint64_t{0}));
     }
     return largest;
 }

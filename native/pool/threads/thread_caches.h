@@ -32,9 +32,9 @@ class ThreadCaches {
     void retire(ThreadCache* cache);
     void configure(const Config& config);
 
-    // A block of the stream cache. Takes a few: those not handed out now go into the thread cache.
-    // Called without the pool's lock and the biased lock.
-    BlockRef refill(ThreadCache& cache, ClassIndex index);
+    // A block of the stream cache, of so many bytes. Takes a few small ones: those not handed out
+    // now go into the thread cache. Called without the pool's lock and the biased lock.
+    BlockRef refill(ThreadCache& cache, ClassIndex index, std::uint64_t bytes);
     // How many blocks the cache may take besides the one asked for. With its biased lock.
     std::size_t room_for(const ThreadCache& cache, ClassIndex index,
                          bool from_stream_cache = false) const;
@@ -56,9 +56,12 @@ class ThreadCaches {
     // Ends captures whose graphs are gone, and drops ended streams whose work is done.
     void drop_ended();
 
-    // The largest class that any thread asked for since the last reset_largest().
-    ClassIndex largest_asked_for() const;
-    ClassIndex reset_largest();
+    // Bytes in all thread caches. Not exact: their threads go on.
+    std::uint64_t cached_bytes() const;
+
+    // The most bytes that any thread asked for at once since the last reset_largest().
+    std::uint64_t largest_asked_for() const;
+    std::uint64_t reset_largest();
     Counters counters() const;
     // Stream id and live bytes, counted over threads that have not ended.
     std::pair<std::uint64_t, std::int64_t> stream_with_most_in_use() const;
@@ -85,7 +88,7 @@ class ThreadCaches {
     std::uint64_t most_blocks_ = 0, most_bytes_ = 0, most_thread_bytes_ = 0;
     List caches_;
     Counters ended_;          // of caches that were retired
-    ClassIndex largest_ = 0;  // asked of those since the last reset_largest()
+    std::uint64_t largest_ = 0;  // asked of those since the last reset_largest()
 };
 
 }  // namespace vramkit::pool

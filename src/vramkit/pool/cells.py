@@ -114,28 +114,27 @@ def _segments(snapshot: Snapshot) -> Iterator[tuple[int, Segment]]:
     for number, extent in enumerate(snapshot.extents):
         at, end = extent.address, extent.address + extent.bytes
         while block is not None and block.address < end:
-            for bare in _without_block(snapshot, extent, at, block.address):
+            for bare in _without_block(snapshot, at, block.address):
                 yield number, bare
             at = block.address + block.bytes
             yield number, Segment(block.address, at, block.state, block)
             block = next(blocks, None)
-        for bare in _without_block(snapshot, extent, at, end):
+        for bare in _without_block(snapshot, at, end):
             yield number, bare
 
 
-def _without_block(snapshot: Snapshot, extent: Extent, start: int, end: int) -> Iterator[Segment]:
-    """Memory of an extent between blocks: rest inside a slab, idle outside of slabs."""
+def _without_block(snapshot: Snapshot, start: int, end: int) -> Iterator[Segment]:
+    """Memory between blocks: rest inside a slab, idle outside of slabs."""
     slabs = snapshot.slabs
     while start < end:
-        state: MemoryState = "rest" if extent.use == "block" else "idle"
+        state: MemoryState = "idle"
         stop = end
-        if extent.use == "slabs":
-            following = bisect_right(slabs, start, key=lambda slab: slab.address)
-            slab_end = slabs[following - 1].address + slabs[following - 1].bytes if following else 0
-            if start < slab_end:
-                state, stop = "rest", min(end, slab_end)
-            elif following < len(slabs):
-                stop = min(end, slabs[following].address)
+        following = bisect_right(slabs, start, key=lambda slab: slab.address)
+        slab_end = slabs[following - 1].address + slabs[following - 1].bytes if following else 0
+        if start < slab_end:
+            state, stop = "rest", min(end, slab_end)
+        elif following < len(slabs):
+            stop = min(end, slabs[following].address)
         yield Segment(start, stop, state, None)
         start = stop
 

@@ -134,7 +134,7 @@ class PoolStats(msgspec.Struct, frozen=True):
     gpu_wait_hits: int
     """... by such blocks after a wait on the GPU."""
     remap_hits: int
-    """... by idle memory joined by remapping."""
+    """... by free pieces mapped side by side."""
     growth_hits: int
     """... by new memory."""
     direct_hits: int
@@ -146,7 +146,7 @@ class PoolStats(msgspec.Struct, frozen=True):
     released_bytes: int
     """Bytes given back to the driver."""
     remapped_bytes: int
-    """Bytes mapped at a second address to join idle memory."""
+    """Bytes of pieces mapped at a second address, where they were needed."""
     current_usage: int
     """Bytes asked for and not freed."""
     peak_usage: int
@@ -161,12 +161,13 @@ class PoolStats(msgspec.Struct, frozen=True):
     idle: int
     """Free for any stream."""
     fragmentation_bytes: int
-    """Free, in pieces below the largest size asked for in the last interval."""
+    """Free, in ranges below the largest size asked for in the last interval."""
     fragmentation_rate: float
     """fragmentation_bytes / mapped bytes."""
-    segments: int
+    pieces: int
+    """Handles of the driver."""
     slabs: int
     large_blocks: int
-    """Blocks of 2 MiB and more: in use, or free in a cache."""
+    """Blocks above 60 KiB: in use, or free in a cache."""
     captures: int
     """Captured streams whose graphs exist."""

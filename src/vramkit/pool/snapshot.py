@@ -19,19 +19,21 @@ if TYPE_CHECKING:
     from vramkit.resources import Tracking
 
 FORMAT: Final = "vramkit.snapshot"
-VERSION: Final = 2
+VERSION: Final = 3
 NARROWEST: Final = 40  # columns; in fewer, figures and labels have no room
 
 State = Literal["live", "cached", "waiting", "idle"]
 
 
 class Extent(msgspec.Struct, frozen=True, gc=False):
-    """Contiguous mapped memory; `pieces` are the bytes of each handle of the driver in it."""
+    """Contiguous mapped memory; `pieces` are the bytes of each handle of the driver in it.
+
+    What lies in no slab and no block of it is idle.
+    """
 
     address: int
     bytes: int
     pieces: list[int]
-    use: Literal["slabs", "block", "idle"]
 
 
 class Slab(msgspec.Struct, frozen=True, gc=False):
@@ -75,7 +77,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     format: Literal["vramkit.snapshot"] = FORMAT
-    version: Literal[2] = VERSION
+    version: Literal[3] = VERSION
     time: datetime
     device: str
     driver: str
@@ -110,7 +112,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fragmentation_bytes(self) -> int:
-        """Free, in pieces below the largest size asked for lately."""
+        """Free, in ranges below the largest size asked for lately."""
         nbytes: int = self.stats["fragmentation_bytes"]
         return nbytes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
@@ -50,16 +50,11 @@ def by_state(snapshot: Snapshot) -> Sum:
     elsewhere.
     """
     everything = _total(snapshot.blocks)
-    everything.rest = sum(slab.bytes for slab in snapshot.slabs)
-    for extent, blocks in zip(snapshot.extents, _covered(snapshot), strict=True):
-        if extent.use == "slabs":
-            everything.rest -= blocks
-            everything.idle += extent.bytes
-        elif extent.use == "idle":
-            everything.idle += extent.bytes - blocks
-        else:
-            everything.rest += extent.bytes - blocks
-    everything.idle -= sum(slab.bytes for slab in snapshot.slabs)
+    mapped = sum(extent.bytes for extent in snapshot.extents)
+    slabs = sum(slab.bytes for slab in snapshot.slabs)
+    in_slabs = sum(block.bytes for block in _blocks_in_slabs(snapshot))
+    everything.rest = slabs - in_slabs
+    everything.idle += mapped - slabs - (everything.total - everything.rest - in_slabs)
     return everything
 
 
@@ -106,10 +101,9 @@ def _grouped(blocks: Iterable[Block], key: Callable[[Block], Key]) -> dict[Key, 
     return groups
 
 
-def _covered(snapshot: Snapshot) -> list[int]:
-    """Bytes of blocks in each extent."""
-    starts = [extent.address for extent in snapshot.extents]
-    covered = [0] * len(starts)
+def _blocks_in_slabs(snapshot: Snapshot) -> Iterator[Block]:
+    starts = [slab.address for slab in snapshot.slabs]
     for block in snapshot.blocks:
-        covered[bisect_right(starts, block.address) - 1] += block.bytes
-    return covered
+        at = bisect_right(starts, block.address) - 1
+        if at >= 0 and block.address < starts[at] + snapshot.slabs[at].bytes:
+            yield block

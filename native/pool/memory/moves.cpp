@@ -1,0 +1,244 @@
+// Memory is mapped where it is needed: pieces that are free as a whole, then new ones.
+//
+// A piece that moves is mapped a second time, and its old mapping is unmapped later. For idle
+// memory that is safe at once. Memory that a stream has freed may still be used by that stream's
+// work at the old address; for the same stream the order of the stream keeps old and new use apart,
+// and the old mapping stays until the work is done. Nothing waits.
+#include <algorithm>
+#include <mutex>
+
+#include "base/rules.h"
+#include "pool/memory/device_memory.h"
+#include "pool/streams/stream_cache.h"
+
+namespace vramkit::pool {
+namespace {
+
+// The addresses behind a range that is lengthened have room for one piece more than is needed.
+constexpr std::uint64_t kSlack = std::uint64_t{64} << 20;
+
+}  // namespace
+
+// What is mapped where: behind a free range, or at new addresses.
+struct DeviceMemory::Move {
+    // Whole pieces of a free range, side by side.
+    struct Run {
+        Slab* range;
+        bool own;  // of the stream, else idle
+        Extent part;
+    };
+    Slab* base = nullptr;  // is lengthened
+    bool own_base = false;
+    std::vector<Run> runs;
+    std::vector<Mapping> pieces;  // of the runs
+    std::uint64_t moved = 0;      // their bytes
+    std::uint64_t create = 0;     // new bytes behind them
+    std::uint64_t most_piece = 0;
+
+    bool has_own() const {
+        return own_base || std::ranges::any_of(runs, [](const Run& run) { return run.own; });
+    }
+};
+
+// The largest free range with addresses behind it that nothing is mapped at.
+void DeviceMemory::choose_base(Move& move, std::uint64_t bytes, const FreeRanges* own) const {
+    for (const auto& [begin, hole] : addresses_->holes().ranges()) {
+        Slab* const range = ranges_->before(begin);
+        if (range == nullptr) continue;
+        const FreeRanges* const free_in = range->free_in;
+        if (free_in == nullptr || (free_in != idle_.get() && free_in != own)) continue;
+        if (range->bytes >= bytes || hole < bytes - range->bytes + kSlack) continue;
+        if (move.base != nullptr && move.base->bytes >= range->bytes) continue;
+        move.base = range;
+        move.own_base = free_in == own;
+    }
+}
+
+// Adds pieces until `most` bytes move, of the largest ranges first.
+void DeviceMemory::choose_pieces(Move& move, FreeRanges& from, bool own,
+                                 std::uint64_t most) const {
+    from.each([&](Slab& range) {
+        if (move.moved >= most || range.bytes < kPage) return false;
+        if (&range == move.base) return true;
+        Move::Run run{&range, own, {}};
+        pieces_->each_whole(range.extent(), [&](const Mapping& mapping, std::int64_t) {
+            if (move.moved >= most) return false;
+            if (run.part.bytes == 0) run.part.address = mapping.address;
+            run.part.bytes += mapping.piece.bytes;
+            move.moved += mapping.piece.bytes;
+            move.pieces.push_back(mapping);
+            return true;
+        });
+        if (run.part.bytes > 0) move.runs.push_back(run);
+        return true;
+    });
+}
+
+// Nobody else may take these while the driver is called without the lock of the stream cache.
+void DeviceMemory::take_out(Move& move, StreamCache* own) {
+    const auto take = [&](Slab& range, bool of_own) {
+        FreeRanges& from = of_own ? own->ranges : *idle_;
+        // If this fence is not recorded yet, it must still be: the old mapping waits for it.
+        if (of_own) own->awaited = std::max(own->awaited, range.fence);
+        from.take(range);
+    };
+    if (move.base != nullptr) take(*move.base, move.own_base);
+    for (const Move::Run& run : move.runs) take(*run.range, run.own);
+}
+
+// Returns the range of all that was mapped, with its base, behind the newest fence of its memory.
+// Null and the reason: everything is as before.
+Slab* DeviceMemory::carry_out(Move& move, const std::shared_ptr<StreamCache>& own, Failure& why) {
+    const std::uint64_t bytes = move.moved + move.create;
+    Ranges::Spare spare;
+    ranges_->reserve(spare, 2 * move.runs.size() + 1);
+    std::uint64_t address = 0;
+    const std::uint64_t behind = move.base == nullptr ? 0 : move.base->extent().end();
+    if (move.base != nullptr) {
+        if (addresses_->take_at(behind, bytes)) address = behind;
+    } else {
+        address = addresses_->take(bytes);
+        if (address == 0) {
+            unmap_all_old();
+            address = addresses_->take(bytes);
+        }
+    }
+    if (address == 0) note_shortage("addresses of the pool", why);
+    const bool mapped =
+        address != 0 && pieces_->map(address, move.pieces, move.create, move.most_piece, why);
+
+    std::unique_lock<BriefMutex> guard;
+    if (own != nullptr) guard = std::unique_lock(own->lock);
+    const auto set_of = [&](bool of_own) -> FreeRanges& { return of_own ? own->ranges : *idle_; };
+    Fences::Number newest = move.own_base ? move.base->fence : 0;
+    for (const Move::Run& run : move.runs) {
+        set_of(run.own).put_back(*run.range);
+        if (!mapped) continue;
+        if (run.own) newest = std::max(newest, run.range->fence);
+        set_of(run.own).remove_part(*run.range, run.part, spare);
+    }
+    if (!mapped) {
+        if (move.base != nullptr) set_of(move.own_base).put_back(*move.base);
+        ranges_->keep(spare, 0);
+        return nullptr;
+    }
+    const Done done = [own, newest] {
+        const std::lock_guard done_guard(own->lock);
+        return is_broken(Rule::old_mapping_stays_until_work_is_done) || own->is_past(newest);
+    };
+    auto piece = move.pieces.begin();
+    for (const Move::Run& run : move.runs) {
+        for (std::uint64_t at = run.part.address; at < run.part.end(); ++piece) {
+            pieces_->leave(*piece, run.own ? done : Done());
+            at += piece->piece.bytes;
+        }
+    }
+    Slab& made = ranges_->make({address, bytes});
+    if (move.create > 0) note_growth();
+    counters_.remapped_bytes += move.moved;
+    Slab* whole = &made;
+    if (move.base != nullptr) {
+        ranges_->join(*move.base, made, spare);
+        whole = move.base;
+    }
+    whole->fence = newest;
+    ranges_->keep(spare, 0);
+    return whole;
+}
+
+DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
+                                            const std::shared_ptr<StreamCache>& own, Failure& why) {
+    if (is_fixed()) {
+        why = Failure::out_of_memory();
+        return {};
+    }
+    Move move;
+    {
+        std::unique_lock<BriefMutex> guard;
+        if (own != nullptr) guard = std::unique_lock(own->lock);
+        const bool of_own = own != nullptr && !own->ended;
+        idle_->join();
+        if (of_own) own->ranges.join();
+        choose_base(move, bytes, of_own ? &own->ranges : nullptr);
+        const std::uint64_t have = move.base != nullptr ? move.base->extent().bytes : 0;
+        const std::uint64_t need = round_up(bytes - have, kPage);
+        choose_pieces(move, *idle_, false, need);
+        if (of_own) choose_pieces(move, own->ranges, true, need);
+        move.create = need - std::min(need, move.moved);
+        if (move.create > may_grow()) {
+            note_shortage("", why);
+            return {};
+        }
+        move.most_piece = piece_bytes(move.create);
+        // A small request takes a whole piece, so that the next ones need no driver call.
+        if (bytes < kPage && move.create > 0) {
+            const std::uint64_t quantum = std::max(mapped() / 512 / kPage * kPage, kPage);
+            move.create = std::max(
+                move.create, std::min({quantum, move.most_piece, may_grow()}));
+        }
+        take_out(move, own.get());
+    }
+    Slab* const range = carry_out(move, own, why);
+    if (range == nullptr) return {};
+    why = {};
+    if (range->bytes > bytes) {
+        Ranges::Spare spare;
+        Slab& rest = ranges_->cut(*range, bytes, spare);
+        if (move.has_own()) {
+            const std::lock_guard guard(own->lock);
+            rest.record(0).set(State::stream_cached, own->number, 0);
+            own->ranges.put(rest, range->fence);
+        } else {
+            rest.record(0).set(State::idle, 0, 0);
+            pieces_->note_idle(rest.extent(), card_.now());
+            idle_->put(rest, 0);
+        }
+    }
+    return {{range, 0}, move.create > 0};
+}
+
+DeviceMemory::Made DeviceMemory::make_small(ClassIndex index, std::uint64_t batch, Failure& why) {
+    const Made range = make_range(slab_bytes(index, batch), nullptr, why);
+    if (range.block.slab == nullptr) return {};
+    make_slab(*range.block.slab, index);
+    look_ahead();
+    return {slabs_->take(index), range.grown};
+}
+
+// The range with the most whole pieces stays where it is, if the addresses behind it are free.
+std::uint64_t DeviceMemory::join_idle(Failure& why) {
+    end_untouched_slabs();
+    if (is_fixed()) return 0;
+    idle_->join();
+    Move move;
+    std::uint64_t most = 0, all = 0;
+    idle_->each([&](Slab& range) {
+        if (range.bytes < kPage) return false;
+        std::uint64_t whole = 0;
+        pieces_->each_whole(range.extent(), [&](const Mapping& mapping, std::int64_t) {
+            whole += mapping.piece.bytes;
+            return true;
+        });
+        all += whole;
+        if (whole > most) {
+            move.base = &range;
+            most = whole;
+        }
+        return true;
+    });
+    if (all == most) return 0;
+    const std::uint64_t end = move.base->extent().end();
+    const auto hole = addresses_->holes().ranges().find(end);
+    if (hole == addresses_->holes().ranges().end() || hole->second < all - most) {
+        move.base = nullptr;
+    }
+    choose_pieces(move, *idle_, false, FreeRanges::kAll);
+    take_out(move, nullptr);
+    Slab* const range = carry_out(move, nullptr, why);
+    if (range == nullptr) return 0;
+    range->record(0).set(State::idle, 0, 0);
+    idle_->put(*range, 0);
+    return move.moved;
+}
+
+}  // namespace vramkit::pool
