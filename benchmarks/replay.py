@@ -70,9 +70,9 @@ class Player:
         self._streams = [streams[index] for index in stream_of or trace.streams]
         self._addresses = [0] * len(trace.sizes)
         self._free_with_stream = free_with_stream
-        self._malloc = pool.malloc
-        if work_every is not None:
-            self._malloc = with_work(pool, work_every)
+        self._malloc: Callable[[int, Stream], int] = (
+            pool.malloc if work_every is None else with_work(pool, work_every)
+        )
 
     def play(self, start: int, end: int) -> None:
         """The events from `start` up to `end`."""
