@@ -21,6 +21,7 @@ from fnmatch import fnmatch
 from typing import Literal
 
 import msgspec
+from held import number
 from replay import Player, simulated_card
 from traces import Trace, TraceBuilder
 
@@ -31,8 +32,8 @@ KIB = 1 << 10
 MIB = 1 << 20
 
 ROUNDS = 5
-LIVE_BLOCKS = 64  # of a thread, as in native/allocators_sequences.h
-STEPS = 100  # of a stream in a round: frees and allocations after the first blocks
+LIVE_BLOCKS = 64  # of a stream, as in native/allocators_sequences.h
+STEPS = 100  # of a stream in a round, unless told otherwise
 LONGEST_LIFE = 200  # steps, in mixed programs
 
 Handles = Literal["own", "raw", "raw_plain_free"]
@@ -44,7 +45,7 @@ BOUND_BYTES_EACH = 4 * MIB  # a live thread, and a live stream
 
 
 def bound(in_use: int, threads: int, streams: int) -> int:
-    """What a pool may hold at most: the goal."""
+    """What a pool may hold at most: the goal, whatever the number of those that have ended."""
     return int(BOUND_RATIO * in_use) + BOUND_BYTES_EACH * (threads + streams)
 
 
@@ -75,7 +76,7 @@ class Program:
     name: str
     threads: int
     streams_a_thread: int
-    make_round: Callable[[Program, int], Trace]
+    make_round: Callable[[Program, int, int], Trace]
     least: int = 0
     most: int = 0
 
@@ -84,8 +85,8 @@ class Program:
         return self.threads * self.streams_a_thread
 
 
-def pairs(program: Program, seed: int) -> Trace:
-    """Every thread keeps 64 blocks, and replaces a random one of them at a time."""
+def pairs(program: Program, seed: int, steps: int) -> Trace:
+    """Every stream has 64 blocks; a step replaces a random one of them."""
     generator = random.Random(seed)
     builder = TraceBuilder(program.name)
 
@@ -96,7 +97,7 @@ def pairs(program: Program, seed: int) -> Trace:
     for slot in range(LIVE_BLOCKS):
         for stream in range(program.streams):
             allocate(stream, slot)
-    for _ in range(STEPS * program.streams):
+    for _ in range(steps * program.streams):
         stream, slot = generator.randrange(program.streams), generator.randrange(LIVE_BLOCKS)
         builder.free((stream, slot))
         allocate(stream, slot)
@@ -104,12 +105,12 @@ def pairs(program: Program, seed: int) -> Trace:
     return builder.build()
 
 
-def mixed(program: Program, seed: int) -> Trace:
-    """Every stream allocates a block a step; most live for a few steps, some for the round."""
+def mixed(program: Program, seed: int, steps: int) -> Trace:
+    """Every stream allocates a block in each step, for a life of 1 to 200 steps (log-uniform)."""
     generator = random.Random(seed)
     builder = TraceBuilder(program.name)
     ends: dict[tuple[int, int], list[tuple[int, int]]] = {}  # blocks by stream and step
-    for step in range(2 * STEPS):
+    for step in range(steps):
         for stream in range(program.streams):
             for block in ends.pop((stream, step), []):
                 builder.free(block)
@@ -189,14 +190,19 @@ class Churned(msgspec.Struct, frozen=True):
 
 
 def run(
-    program: Program, device: Device, handles: Handles, *, work_every: int | None = None
+    program: Program,
+    device: Device,
+    handles: Handles,
+    *,
+    steps: int = STEPS,
+    work_every: int | None = None,
 ) -> Churned:
     """All rounds on one pool without a background thread."""
     in_use = 0
     threads = program.threads
     with Pool(device=device, background=False) as pool:
         for number in range(ROUNDS):
-            trace = program.make_round(program, number)
+            trace = program.make_round(program, number, steps)
             in_use = max(in_use, trace.peak_in_use)
             thread_of = [stream // program.streams_a_thread for stream in trace.streams]
             with streams_of_a_round(device, program.streams, handles) as streams:
@@ -209,18 +215,11 @@ def run(
                 )
                 player.play_on_threads(thread_of, threads)
         held = pool.stats().peak_reserved
-    return Churned(
-        program.name,
-        handles,
-        threads,
-        program.streams,
-        in_use,
-        held,
-        bound(in_use, threads, program.streams),
-    )
+    most = bound(in_use, threads, program.streams)
+    return Churned(program.name, handles, threads, program.streams, in_use, held, most)
 
 
-def main() -> int:
+def main(command: list[str] | None = None) -> int:
     parser = ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     names = ", ".join(program.name for program in PROGRAMS)
     parser.add_argument("only", nargs="*", metavar="GLOB", help=f"which of {names}")
@@ -228,11 +227,13 @@ def main() -> int:
         "--handles",
         choices=HANDLES,
         action="append",
-        help="streams of vramkit (own); raw handles, freed with stream= (raw) or without it",
+        help="streams of vramkit (own); raw handles whose blocks are freed with stream= (raw) or "
+        "without it; default: all",
     )
-    parser.add_argument("--work-every", type=int, metavar="N", help="as in held.py")
+    parser.add_argument("--steps", type=number(1), default=STEPS, help="of a stream in a round")
+    parser.add_argument("--work-every", type=number(1), metavar="N", help="as in held.py")
     parser.add_argument("--json", action="store_true", help="one object a line")
-    options = parser.parse_args()
+    options = parser.parse_args(command)
     chosen = [
         program
         for program in PROGRAMS
@@ -240,15 +241,15 @@ def main() -> int:
     ]
     if not chosen:
         parser.error(f"no program is called {' or '.join(options.only)}; there are {names}")
-    if options.work_every is not None and options.work_every < 1:
-        parser.error(f"--work-every is {options.work_every}; it may be 1 or more")
     if not options.json:
         print("| program | handles | threads | streams | in use, MiB | held, MiB | bound, MiB | |")
         print("|---|---|---:|---:|---:|---:|---:|---|")
     for program in chosen:
         for handles in options.handles or HANDLES:
             device = simulated_card(CARD_GIB)
-            result = run(program, device, handles, work_every=options.work_every)
+            result = run(
+                program, device, handles, steps=options.steps, work_every=options.work_every
+            )
             print(msgspec.json.encode(result).decode() if options.json else row(result), flush=True)
     return 0
 

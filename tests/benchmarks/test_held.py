@@ -242,6 +242,17 @@ class TestOnTheSimulatedGpu:
         assert 0 < result.peak_in_use <= result.peak_held
         assert result.bound == int(1.25 * result.peak_in_use) + 6 * 4 * MIB
 
+    def test_the_programs_of_threads_that_come_and_go_are_chosen_by_name(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert churn.main(["pairs_small/1", "--handles", "own", "--steps", "1"]) == 0
+        assert (
+            capsys.readouterr().out.splitlines()[-1].startswith("| pairs_small/1 | own | 1 | 1 |")
+        )
+        with pytest.raises(SystemExit, match="2"):
+            churn.main(["none"])
+        assert "no program is called none; there are pairs_small/16," in capsys.readouterr().err
+
     def test_the_program_prints_a_row_or_an_object_for_each_replay(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
