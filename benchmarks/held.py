@@ -91,14 +91,14 @@ def gigabytes(size: int) -> str:
     return f"{size / 1e9:.3f}"
 
 
-def number(least: float, kind: type = int) -> Callable[[str], float]:
+def number(least: float, kind: type = int, most: int = 1 << 20) -> Callable[[str], float]:
     def checked(text: str) -> float:
         try:
             value: float = kind(text)
         except ValueError:
             value = least - 1
-        if not least <= value <= 1 << 20:
-            raise ArgumentTypeError(f"{text!r}; it may be a number from {least} to {1 << 20}")
+        if not least <= value <= most:
+            raise ArgumentTypeError(f"{text!r}; it may be a number from {least} to {most}")
         return value
 
     return checked
@@ -133,7 +133,8 @@ def arguments(command: list[str] | None) -> Namespace:
         metavar="N",
         help="a short kernel behind each malloc; the host waits for the card after N of them",
     )
-    parser.add_argument("--card-gib", type=number(1), default=140, metavar="N")
+    # A pool reserves addresses for four cards.
+    parser.add_argument("--card-gib", type=number(1, most=1024), default=140, metavar="N")
     parser.add_argument("--json", action="store_true", help="one object a line")
     return parser.parse_args(command)
 
