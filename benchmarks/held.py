@@ -134,7 +134,7 @@ def arguments(command: list[str] | None) -> Namespace:
         help="a short kernel behind each malloc; the host waits for the card after N of them",
     )
     # A pool reserves addresses for four cards.
-    parser.add_argument("--card-gib", type=number(1, most=1024), default=140, metavar="N")
+    parser.add_argument("--card-gib", type=number(1, most=512), default=140, metavar="N")
     parser.add_argument("--json", action="store_true", help="one object a line")
     return parser.parse_args(command)
 

@@ -6,11 +6,13 @@ other streams is always done when the pool asks.
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 import msgspec
 from traces import Trace
@@ -121,7 +123,7 @@ class Player:
             thread.start()
         turns[first_owner(self._events, thread_of)].release()
         for thread in threads:
-            thread.join()
+            wait_for_its_end(thread)
         if failures:
             raise failures[0]
 
@@ -130,6 +132,13 @@ class Player:
             if address:
                 self._addresses[block] = 0
                 self._pool.free(address)
+
+
+def wait_for_its_end(thread: threading.Thread) -> None:
+    """Of the system's thread: a pool hears of it then, before Python 3.13 only after join()."""
+    thread.join()
+    while Path(f"/proc/self/task/{thread.native_id}").exists():
+        os.sched_yield()
 
 
 def with_work(pool: Pool, every: int) -> Callable[[int, Stream], int]:
