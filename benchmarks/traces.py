@@ -1,0 +1,128 @@
+"""Traces of allocations: which block was asked for and freed when, read from a file or built.
+
+A file has one line an event: `+id,bytes,stream` asks for a block, `-id` frees it on its own stream.
+It may be compressed by gzip. PyTorch's memory snapshots are read too: see torch_snapshot.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LARGEST = 1 << 40  # bytes; what a pool serves at most
+
+
+class TraceError(ValueError):
+    """A file that is no trace; says where it is wrong."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a program asked for, in order. Blocks and streams are numbered from 0 as they come."""
+
+    name: str
+    sizes: list[int]
+    """Bytes of each block, as asked for."""
+    streams: list[int]
+    """The stream of each block."""
+    events: list[int]
+    """A block that is allocated; its complement (~block) where it is freed."""
+    stream_count: int
+    peak_in_use: int
+    """The largest sum of the sizes of live blocks."""
+
+
+@dataclass
+class TraceBuilder:
+    """Collects events. Keys name live blocks; a key may be used again once its block is freed."""
+
+    name: str
+    sizes: list[int] = field(default_factory=list)
+    streams: list[int] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+    live: dict[Hashable, int] = field(default_factory=dict)
+    stream_numbers: dict[Hashable, int] = field(default_factory=dict)
+    in_use: int = 0
+    peak_in_use: int = 0
+
+    def allocate(self, key: Hashable, size: int, stream: Hashable) -> None:
+        if key in self.live:
+            raise ValueError(f"block {key} is allocated again before it is freed")
+        if not 1 <= size <= LARGEST:
+            raise ValueError(f"block {key} has {size} bytes; it may have 1 to 2^40")
+        block = self.live[key] = len(self.sizes)
+        self.sizes.append(size)
+        self.streams.append(self.stream_numbers.setdefault(stream, len(self.stream_numbers)))
+        self.events.append(block)
+        self.in_use += size
+        self.peak_in_use = max(self.peak_in_use, self.in_use)
+
+    def free(self, key: Hashable) -> None:
+        block = self.live.pop(key, None)
+        if block is None:
+            raise ValueError(f"block {key} is freed, but not in use")
+        self.events.append(~block)
+        self.in_use -= self.sizes[block]
+
+    def free_all(self) -> None:
+        for key in list(self.live):
+            self.free(key)
+
+    def build(self) -> Trace:
+        return Trace(
+            self.name,
+            self.sizes,
+            self.streams,
+            self.events,
+            len(self.stream_numbers),
+            self.peak_in_use,
+        )
+
+
+def read_traces(path: Path) -> list[Trace]:
+    """The trace in a file; of a snapshot one for each device with events. Raises TraceError."""
+    try:
+        content = path.read_bytes()
+        if content.startswith(b"\x1f\x8b"):
+            content = gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise TraceError(f"{path}: cannot be read: {reason}") from error
+    if content.startswith(b"\x80"):  # how a pickle of protocol 2 or later begins
+        from torch_snapshot import read_snapshot
+
+        return read_snapshot(path, content)
+    return [parse(path, content)]
+
+
+def parse(path: Path, content: bytes) -> Trace:
+    builder = TraceBuilder(path.name.removesuffix(".gz").removesuffix(".csv"))
+    try:
+        lines = content.decode("ascii").splitlines()
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path}: neither a trace nor a PyTorch memory snapshot") from error
+    if not lines:
+        raise TraceError(f"{path}: the file is empty")
+    for number, line in enumerate(lines, 1):
+        try:
+            add_line(builder, line)
+        except ValueError as error:
+            raise TraceError(f"{path}, line {number}: {error}") from error
+    return builder.build()
+
+
+def add_line(builder: TraceBuilder, line: str) -> None:
+    sign, fields = line[:1], line[1:].split(",")
+    if not all(text.isdecimal() for text in fields) or (sign, len(fields)) not in FORMS:
+        raise ValueError(f"{line[:40]!r} is neither +id,bytes,stream nor -id")
+    if sign == "-":
+        builder.free(int(fields[0]))
+    else:
+        block, size, stream = map(int, fields)
+        builder.allocate(block, size, stream)
+
+
+FORMS = {("+", 3), ("-", 1)}

@@ -1,0 +1,77 @@
+"""Any sequence of mallocs and frees: what the pool holds is bounded by what was in use."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import Phase, given, settings
+from replay import Player
+from soak import SOAKING, rounds
+from traces import Trace, TraceBuilder
+
+from vramkit import Pool
+from vramkit.driver import Device, Driver
+
+from .engine_goals import NOT_YET
+from .support import KIB, MIB
+
+pytestmark = pytest.mark.sim_only
+
+# Held at most, against the peak in use, on one stream and on several whose work is done.
+RATIO = 1.25
+REMAINDER = 32 * MIB
+
+SHORTEST, LONGEST = 40, 200  # events
+SIZES = st.one_of(
+    st.integers(1, 8 * KIB),
+    st.integers(8 * KIB, 256 * KIB),
+    st.integers(256 * KIB, 4 * MIB),
+    st.integers(4 * MIB, 96 * MIB),
+)
+# Shrinking a failure takes half a minute: only the long version does it.
+PHASES = list(Phase) if SOAKING else [Phase.explicit, Phase.reuse, Phase.generate]
+CHOICES = st.integers(0, LONGEST)
+EVENTS = st.lists(st.tuples(st.booleans(), SIZES, CHOICES), min_size=SHORTEST, max_size=LONGEST)
+
+
+def random_trace(events: list[tuple[bool, int, int]], streams: int) -> Trace:
+    """A malloc on one of the streams, or a free of one of the live blocks, if there is any."""
+    builder = TraceBuilder("random")
+    for stream in range(streams):  # each has its number
+        builder.allocate(("first", stream), 1, stream)
+    for number, (frees, size, choice) in enumerate(events):
+        live = list(builder.live)
+        if frees and live:
+            builder.free(live[choice % len(live)])
+        else:
+            builder.allocate(number, size, choice % streams)
+    builder.free_all()
+    return builder.build()
+
+
+def fresh_device(driver: Driver) -> Device:
+    assert driver.sim is not None
+    driver.sim.reset(capacity="140GiB", data=False, checker=False)
+    return driver.device()
+
+
+@NOT_YET
+@pytest.mark.parametrize("streams", [1, 3])
+def test_held_is_bounded_by_the_peak_in_use(driver: Driver, streams: int) -> None:
+    # Several streams have work, and the host waits for it before it goes on.
+    work_every = 1 if streams > 1 else None
+
+    @settings(max_examples=rounds(100, 5000), phases=PHASES)
+    @given(EVENTS)
+    def check(events: list[tuple[bool, int, int]]) -> None:
+        trace = random_trace(events, streams)
+        device = fresh_device(driver)
+        made = [device.stream() for _ in range(streams)]
+        with Pool(device=device, background=False) as pool:
+            Player(trace, pool, made, work_every=work_every).play_all()
+            assert pool.check_invariants() == ""
+            assert pool.stats().peak_reserved <= RATIO * trace.peak_in_use + REMAINDER
+        for stream in made:
+            stream.close()
+
+    check()
