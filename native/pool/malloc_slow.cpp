@@ -14,7 +14,7 @@ namespace {
 constexpr int kQuestions = 1;
 // Thread caches that keep more than this part of what the pool holds are emptied before memory
 // moves or is taken from the driver.
-constexpr std::uint64_t kCachedPart = 64;
+constexpr std::uint64_t kCachedPart = 256;
 // On the host for all streams, before a request fails.
 constexpr int kWaits = 3;
 
@@ -103,7 +103,10 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_
             parts_.threads.drain_all();  // before the fence, so that what it drains is behind it
             record_fence();
         }
-        parts_.collect();
+        parts_.collect(cache.stream_cache.get());
+        if (cache.stream_cache != nullptr && !is_capture(cache.number)) {
+            memory.join_idle_to(*cache.stream_cache);
+        }
         if (found_own()) return true;
         if (found(take_idle(cache, request), &Stats::idle_hits)) return true;
         if (found_small(cache, request, block)) return true;

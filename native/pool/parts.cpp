@@ -12,9 +12,9 @@ bool Parts::wait(std::unique_lock<BriefMutex>& pool) {
     return waited;
 }
 
-void Parts::collect() {
+void Parts::collect(const StreamCache* asks) {
     held.release();
-    streams.collect_all();
+    streams.collect_all(asks);
     threads.drop_ended();
     memory.end_untouched_slabs();
 }

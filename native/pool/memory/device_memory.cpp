@@ -22,7 +22,7 @@ constexpr std::size_t kReleasesAtOnce = 32;
 constexpr std::uint64_t kPartOfHeld = 512;
 constexpr std::uint64_t kPartOfNeed = 16;
 constexpr std::uint64_t kLeastPiece = std::uint64_t{4} << 20;
-constexpr std::uint64_t kMostPiece = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMostPiece = std::uint64_t{32} << 20;
 constexpr std::uint64_t kMostAhead = std::uint64_t{32} << 20;
 
 }  // namespace
@@ -117,6 +117,24 @@ bool DeviceMemory::make_slab_of(StreamCache& own, ClassIndex index, std::uint64_
     slabs_->take_all(make_slab(*range.slab, index),
                      [&](BlockRef block) { own.put_behind({block, fence}); });
     return true;
+}
+
+void DeviceMemory::join_idle_to(StreamCache& own) {
+    const std::lock_guard guard(own.lock);
+    if (own.ended || own.ranges.empty()) return;
+    idle_->join();
+    const auto is_own = [&](const Slab* range) {
+        return range != nullptr && range->free_in == &own.ranges;
+    };
+    idle_->each([&](Slab& range) {
+        if (is_own(ranges_->before(range.address)) ||
+            is_own(ranges_->behind(range.extent().end()))) {
+            idle_->take(range);
+            range.record(0).set(State::stream_cached, own.number, 0);
+            own.ranges.put(range, 0);
+        }
+        return true;
+    });
 }
 
 void DeviceMemory::give_idle(BlockRef block) {

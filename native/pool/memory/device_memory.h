@@ -47,6 +47,8 @@ class DeviceMemory {
     // A slab on free memory of a stream, whose blocks then wait in its stream cache. False: there
     // is no range for `batch` blocks.
     bool make_slab_of(StreamCache& own, ClassIndex index, std::uint64_t batch);
+    // Idle ranges beside free ranges of a stream become the stream's, joined with those.
+    void join_idle_to(StreamCache& own);
     // The block becomes idle: all its work is done.
     void give_idle(BlockRef block);
     // Slabs that no block was taken from become idle ranges.

@@ -15,7 +15,7 @@ namespace vramkit::pool {
 namespace {
 
 // The addresses behind a range that is lengthened have room for one piece more than is needed.
-constexpr std::uint64_t kSlack = std::uint64_t{64} << 20;
+constexpr std::uint64_t kSlack = std::uint64_t{32} << 20;
 
 }  // namespace
 
@@ -33,7 +33,7 @@ struct DeviceMemory::Move {
     std::vector<Mapping> pieces;  // of the runs
     std::uint64_t moved = 0;      // their bytes
     std::uint64_t create = 0;     // new bytes behind them
-    std::uint64_t most_piece = 0;
+    std::uint64_t most_piece = kPage;
 
     bool has_own() const {
         return own_base || std::ranges::any_of(runs, [](const Run& run) { return run.own; });
@@ -184,7 +184,7 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
     if (range->bytes > bytes) {
         Ranges::Spare spare;
         Slab& rest = ranges_->cut(*range, bytes, spare);
-        if (move.has_own()) {
+        if (own != nullptr) {
             const std::lock_guard guard(own->lock);
             rest.record(0).set(State::stream_cached, own->number, 0);
             own->ranges.put(rest, range->fence);

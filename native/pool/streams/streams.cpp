@@ -133,21 +133,21 @@ std::uint64_t Streams::collect_ranges(StreamCache& cache, std::uint64_t most) {
     return before - cache.ranges.bytes();
 }
 
-void Streams::collect(StreamCache& cache) {
+void Streams::collect(StreamCache& cache, bool with_ranges) {
     for (ClassIndex index = cache.next_filled(0); index < kClasses;
          index = cache.next_filled(index + 1)) {
         collect(cache, index, ~std::size_t{0});
     }
-    collect_ranges(cache, FreeRanges::kAll);
+    if (with_ranges) collect_ranges(cache, FreeRanges::kAll);
 }
 
-void Streams::collect_all() {
+void Streams::collect_all(const StreamCache* keeps_ranges) {
     for (const auto& each : caches_) {
         StreamCache& cache = *each;
         const std::lock_guard guard(cache.lock);
         cache.record_fence();
         cache.fences.poll();
-        collect(cache);
+        collect(cache, each.get() != keeps_ranges);
     }
 }
 
@@ -221,7 +221,7 @@ void Streams::drop_ended() {
             const std::lock_guard guard(cache.lock);
             cache.fences.poll();
             if (!cache.fences.has_passed(cache.last_fence)) continue;
-            collect(cache);
+            collect(cache, true);
             counters_.stream_cache_hits += cache.hits;
             counters_.events_recorded += cache.recorded;
         }

@@ -69,9 +69,9 @@ class Streams {
     // many of the oldest of a small class, so many bytes of large ones (returns how many), or all.
     void collect(StreamCache& cache, ClassIndex index, std::size_t most);
     std::uint64_t collect_ranges(StreamCache& cache, std::uint64_t most);
-    void collect(StreamCache& cache);
-    // All, of all streams. Records fences where that is allowed.
-    void collect_all();
+    void collect(StreamCache& cache, bool with_ranges);
+    // All, of all streams; of one of them only small blocks. Records fences where that is allowed.
+    void collect_all(const StreamCache* keeps_ranges);
     // Waits for all work that the streams hold now. The pool's lock is released for the wait, so
     // that host functions and other threads can free: the pool's state may have changed after it.
     // False: there was nothing to wait for.
