@@ -10,6 +10,7 @@
 #include "base/fork.h"
 #include "capi/errors.h"
 #include "capi/handle.h"
+#include "capi/torch_errors.h"
 #include "pool/instances.h"
 
 namespace {
@@ -88,7 +89,7 @@ void* vramkit_torch_malloc(ptrdiff_t size, int device, void* stream) {
         guarded([&] { return allocate_block(size, device, stream, address); });
     if (status == VRAMKIT_OUT_OF_MEMORY) {
         // Programs recognise this error by these words.
-        throw std::runtime_error(std::string("CUDA out of memory. ") + vramkit_last_error());
+        throw_out_of_memory(std::string("CUDA out of memory. ") + vramkit_last_error());
     }
     if (status != VRAMKIT_OK) throw std::runtime_error(vramkit_last_error());
     return block_at(address);
