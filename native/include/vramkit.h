@@ -192,6 +192,10 @@ void vramkit_torch_empty_cache(void);
  * Blocks that PyTorch already has go back to the pool they came from, so the pool's memory stays
  * valid even if the handle is destroyed. */
 vramkit_status vramkit_torch_use(int device, vramkit_pool* pool);
+/* 1 if the device has a pool that serves PyTorch; 0 as long as nothing was asked of it. */
+int vramkit_torch_is_served(int device);
+/* How many calls of vramkit_torch_malloc have failed for lack of memory. */
+uint64_t vramkit_torch_failures(int device);
 
 /* CuPy: malloc and free for cupy.cuda.memory.CFunctionAllocator, whose `param` is what
  * vramkit_cupy_create makes. */

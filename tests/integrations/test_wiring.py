@@ -42,9 +42,16 @@ class FakeTorch:
             patch,
             "torch",
             backends=SimpleNamespace(cuda=SimpleNamespace(is_built=lambda: True)),
-            cuda=SimpleNamespace(memory=memory, init=self.start, MemPool=self.make_mem_pool),
+            cuda=SimpleNamespace(
+                memory=memory,
+                init=self.start,
+                MemPool=self.make_mem_pool,
+                device_count=lambda: 4,
+            ),
+            _C=SimpleNamespace(_cuda_resetPeakMemoryStats=None),
         )
         patch.setattr(torch, "_installed", None)
+        patch.setattr(torch, "_given", {})
 
     def start(self) -> None:
         self.used = True
@@ -85,6 +92,24 @@ def test_torch_installed_twice_changes_the_pool_alone(
     assert torch.install(second, device=0) is second
     assert len(fake.made) == 1
     assert len(library.calls) == 2
+
+
+def test_torch_asks_the_pool_that_serves_the_device(
+    monkeypatch: pytest.MonkeyPatch, library: Library
+) -> None:
+    FakeTorch(monkeypatch)
+    shared = {device: Pool(device) for device in range(4)}
+    monkeypatch.setattr("vramkit.Pool.instance", lambda device: shared[device])
+    ask, first, second = sys.modules["torch"]._C, Pool(ordinal=1), Pool(ordinal=1)
+    asked = [first, second, shared[1]]
+    torch.install(first)
+    ask._cuda_resetPeakMemoryStats(1)
+    torch.install(second)
+    ask._cuda_resetPeakMemoryStats(1)
+    torch._serve(None, second)  # type: ignore[arg-type]  # as install() without a pool
+    ask._cuda_resetPeakMemoryStats(1)
+    ask._cuda_resetPeakMemoryStats(3)
+    assert [pool.calls for pool in (*asked, shared[3])] == [[("reset_peaks",)]] * 4
 
 
 def test_torch_that_has_used_cuda_is_refused(

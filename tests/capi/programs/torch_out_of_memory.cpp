@@ -55,5 +55,5 @@ int main() {
             std::printf("std: %s\n", error.what());
         }
     }
-    std::printf("%d alive\n", c10::alive);
+    std::printf("%d alive, %d counted\n", c10::alive, static_cast<int>(vramkit_torch_failures(0)));
 }
