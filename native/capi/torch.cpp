@@ -25,7 +25,7 @@ constexpr int kMostDevices = 64;
 struct Chosen {
     std::mutex lock;
     std::vector<std::unique_ptr<Handle>> all;
-    std::array<std::atomic<Handle*>, kMostDevices> now{};  // null: the process-wide one
+    std::array<std::atomic<Handle*>, kMostDevices> now{};             // null: the process-wide one
     std::array<std::atomic<std::uint64_t>, kMostDevices> failures{};  // for lack of memory
 };
 

@@ -106,11 +106,14 @@ def test_torch_malloc_throws_what_went_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.sim_only
-def test_torch_malloc_throws_the_error_of_pytorch_where_it_is_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("constructor", ["OWN", "INHERITED"])
+def test_torch_malloc_throws_the_error_of_pytorch_where_it_is_loaded(
+    tmp_path: Path, constructor: str
+) -> None:
     source = PROGRAMS / "torch_out_of_memory.cpp"
-    flags = (*CPP17, "-rdynamic")
+    flags = (*CPP17, "-rdynamic", f"-D{constructor}")
     lacking, refused, left = output_of(source, *flags, folder=tmp_path, VRAMKIT_DRIVER="sim")
-    assert lacking.startswith("c10, from vramkit_torch_malloc: CUDA out of memory. ")
+    assert lacking.startswith("OutOfMemoryError from vramkit_torch_malloc: CUDA out of memory. ")
     assert f"asked for {1 << 40} bytes" in lacking
     assert refused == "std: size is -1; it may be 0 or more"
     assert left == "0 alive, 1 counted"

@@ -1,5 +1,5 @@
 // A class with the names of PyTorch's libc10.so, which the program exports: a lack of memory throws
-// it, and nothing else does.
+// it, and nothing else does. INHERITED: as before PyTorch 2.13, without a constructor of its own.
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -20,28 +20,41 @@ int alive = 0;
 
 class Error : public std::exception {
   public:
-    Error(SourceLocation where, std::string text)
-        : text_(std::move(text)), function_(where.function) {
-        ++alive;
-    }
+    Error(SourceLocation where, std::string text);
     Error(const Error&) = delete;
     Error& operator=(const Error&) = delete;
     ~Error() override { --alive; }
     const char* what() const noexcept override { return text_.c_str(); }
     const char* function() const { return function_.c_str(); }
+    virtual const char* kind() const { return "Error"; }
 
   private:
     std::string text_, function_;
 };
 
+// Not inline: exported, as in libc10.so.
+Error::Error(SourceLocation where, std::string text)
+    : text_(std::move(text)), function_(where.function) {
+    ++alive;
+}
+
 class OutOfMemoryError : public Error {
   public:
+#ifdef INHERITED
+    using Error::Error;
+#else
     OutOfMemoryError(SourceLocation where, std::string text);
+#endif
+    const char* kind() const override { return "OutOfMemoryError"; }
 };
 
-// Not inline: exported, as in libc10.so.
+#ifdef INHERITED
+// Somebody throws it: the vtable is here.
+void throw_one() { throw OutOfMemoryError({"", "", 0}, ""); }
+#else
 OutOfMemoryError::OutOfMemoryError(SourceLocation where, std::string text)
     : Error(where, std::move(text)) {}
+#endif
 
 }  // namespace c10
 
@@ -50,7 +63,7 @@ int main() {
         try {
             vramkit_torch_malloc(size, 0, nullptr);
         } catch (const c10::OutOfMemoryError& error) {
-            std::printf("c10, from %s: %s\n", error.function(), error.what());
+            std::printf("%s from %s: %s\n", error.kind(), error.function(), error.what());
         } catch (const std::exception& error) {
             std::printf("std: %s\n", error.what());
         }
