@@ -17,7 +17,7 @@ from capi.support import CPP17, compiler_of
 
 from vramkit import Pool
 from vramkit.driver import Driver
-from vramkit.integrations import _library
+from vramkit.integrations import _library, _torch_graph_trees
 from vramkit.integrations._torch_memory import Memory
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -277,6 +277,21 @@ def test_torch_history_is_refused_with_what_to_do(torch: Any) -> None:
     for enabled in ("all", True):
         with pytest.raises(RuntimeError, match=r"records no history .*memory_snapshot\(\)"):
             torch.cuda.memory._record_memory_history(enabled)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # when inductor is imported
+def test_torch_compile_goes_without_graph_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch: Any = pytest.importorskip("torch")
+    compiler = torch._TorchCompileInductorWrapper
+    monkeypatch.setattr(compiler, "apply_options", compiler.apply_options)
+    _torch_graph_trees.leave_out(torch)
+    for mode in ("reduce-overhead", "max-autotune"):
+        with pytest.warns(UserWarning, match="without CUDA graphs") as warned:
+            compiled = torch.compile(lambda data: data, mode=mode)
+        assert warned[0].filename == __file__
+        assert callable(compiled)
+    without = compiler("max-autotune-no-cudagraphs", None, None)
+    assert "triton.cudagraphs" not in without.config
 
 
 # A lack of memory. PyTorch's functions are in C++: one like them calls the pool.

@@ -9,7 +9,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from vramkit import get_library
-from vramkit.integrations import _library
+from vramkit.integrations import _library, _torch_graph_trees
 from vramkit.integrations._frameworks import imported, refuse_simulated
 from vramkit.integrations._torch_memory import Memory
 
@@ -55,6 +55,7 @@ def install(pool: Pool | None = None, *, device: Device | int | None = None) -> 
             ) from error
         _installed = allocator
         Memory(torch, _pool_of).replace()
+        _torch_graph_trees.leave_out(torch)
     _serve(pool, chosen)
     return chosen
 
