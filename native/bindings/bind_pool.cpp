@@ -325,6 +325,12 @@ void reset_stats(PoolEngine& self) {
     engine.reset_stats();
 }
 
+void reset_peaks(PoolEngine& self) {
+    pool::Pool& engine = self.engine();
+    const GilReleased released;
+    engine.reset_peaks();
+}
+
 std::string check_invariants(PoolEngine& self) {
     pool::Pool& engine = self.engine();
     const GilReleased released;
@@ -349,6 +355,8 @@ void bind_pool(nb::module_& module) {
              nb::sig("def preallocate(self, size: int, count: int) -> None"),
              "Make `count` blocks ready that are large enough for `size` bytes.")
         .def("reset_stats", &reset_stats, "Counters from zero; usage and reserved memory stay.")
+        .def("reset_peaks", &reset_peaks,
+             "peak_usage and peak_reserved from what is in use and held now; counters stay.")
         .def("check_invariants", &check_invariants,
              "Which of the engine's invariants do not hold; empty: all hold. No other thread may "
              "use the pool in the meantime.")

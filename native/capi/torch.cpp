@@ -10,6 +10,7 @@
 #include "base/fork.h"
 #include "capi/errors.h"
 #include "capi/handle.h"
+#include "capi/torch_errors.h"
 #include "pool/instances.h"
 
 namespace {
@@ -24,8 +25,11 @@ constexpr int kMostDevices = 64;
 struct Chosen {
     std::mutex lock;
     std::vector<std::unique_ptr<Handle>> all;
-    std::array<std::atomic<Handle*>, kMostDevices> now{};  // null: the process-wide one
+    std::array<std::atomic<Handle*>, kMostDevices> now{};             // null: the process-wide one
+    std::array<std::atomic<std::uint64_t>, kMostDevices> failures{};  // for lack of memory
 };
+
+bool is_known(int device) { return device >= 0 && device < kMostDevices; }
 
 // Never destroyed: tensors may be freed while the process exits.
 Chosen& chosen() {
@@ -35,7 +39,7 @@ Chosen& chosen() {
 
 // The pool of a device; null and the thread's last error if there is none.
 Handle* pool_of(int device) {
-    if (device >= 0 && device < kMostDevices) {
+    if (is_known(device)) {
         Handle* const told = chosen().now[static_cast<std::size_t>(device)].load();
         if (told != nullptr) return told;
     }
@@ -87,8 +91,9 @@ void* vramkit_torch_malloc(ptrdiff_t size, int device, void* stream) {
     const vramkit_status status =
         guarded([&] { return allocate_block(size, device, stream, address); });
     if (status == VRAMKIT_OUT_OF_MEMORY) {
+        if (is_known(device)) ++chosen().failures[static_cast<std::size_t>(device)];
         // Programs recognise this error by these words.
-        throw std::runtime_error(std::string("CUDA out of memory. ") + vramkit_last_error());
+        throw_out_of_memory(std::string("CUDA out of memory. ") + vramkit_last_error());
     }
     if (status != VRAMKIT_OK) throw std::runtime_error(vramkit_last_error());
     return block_at(address);
@@ -148,7 +153,7 @@ void vramkit_torch_empty_cache(void) {
 vramkit_status vramkit_torch_use(int device, vramkit_pool* given) {
     return guarded([&] {
         const Handle* const pool = handle_of(given);
-        if (device < 0 || device >= kMostDevices) {
+        if (!is_known(device)) {
             return fail(VRAMKIT_BAD_VALUE, "device is " + std::to_string(device) +
                                                "; it may be 0 to " +
                                                std::to_string(kMostDevices - 1));
@@ -171,6 +176,16 @@ vramkit_status vramkit_torch_use(int device, vramkit_pool* given) {
         pools.now[static_cast<std::size_t>(device)].store(own);
         return VRAMKIT_OK;
     });
+}
+
+int vramkit_torch_is_served(int device) {
+    if (!is_known(device)) return 0;
+    return chosen().now[static_cast<std::size_t>(device)].load() != nullptr ||
+           pool::default_pool_if_open(device) != nullptr;
+}
+
+uint64_t vramkit_torch_failures(int device) {
+    return is_known(device) ? chosen().failures[static_cast<std::size_t>(device)].load() : 0;
 }
 
 }  // extern "C"

@@ -174,8 +174,10 @@ vramkit_status vramkit_reset_stats(vramkit_pool* pool);
  * streams; for one that was made elsewhere (ExternalStream), call vramkit_stream_closing before it
  * is destroyed. */
 
-/* NULL for 0 bytes. Throws a std::runtime_error with the reason on failure: PyTorch turns it into
- * Python's RuntimeError, but would use a NULL as an address. */
+/* NULL for 0 bytes. Throws on failure, since PyTorch would use a NULL as an address. A lack of
+ * memory is the c10::OutOfMemoryError of the libc10.so in this process, which PyTorch turns into
+ * torch.OutOfMemoryError. Anything else, or where that class is not found, is a std::runtime_error:
+ * Python's RuntimeError. */
 void* vramkit_torch_malloc(ptrdiff_t size, int device, void* stream);
 /* Frees at the current point of the stream of the allocation; `size` and `stream` are ignored. */
 void vramkit_torch_free(void* block, ptrdiff_t size, int device, void* stream);
@@ -190,6 +192,10 @@ void vramkit_torch_empty_cache(void);
  * Blocks that PyTorch already has go back to the pool they came from, so the pool's memory stays
  * valid even if the handle is destroyed. */
 vramkit_status vramkit_torch_use(int device, vramkit_pool* pool);
+/* 1 if the device has a pool that serves PyTorch; 0 as long as nothing was asked of it. */
+int vramkit_torch_is_served(int device);
+/* How many calls of vramkit_torch_malloc have failed for lack of memory. */
+uint64_t vramkit_torch_failures(int device);
 
 /* CuPy: malloc and free for cupy.cuda.memory.CFunctionAllocator, whose `param` is what
  * vramkit_cupy_create makes. */

@@ -319,6 +319,12 @@ void Pool::reset_stats() {
     parts_.memory.reset_peak();
 }
 
+void Pool::reset_peaks() {
+    const std::lock_guard guard(lock_);
+    parts_.threads.usage.reset_peak();
+    parts_.memory.reset_peak();
+}
+
 std::uint64_t Pool::live_bytes() const {
     return static_cast<std::uint64_t>(parts_.threads.usage.live());
 }

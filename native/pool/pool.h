@@ -110,6 +110,7 @@ class Pool final : public Resource {
     bool configure(const Config& config, Failure& why);
     Stats stats();
     void reset_stats();
+    void reset_peaks();
     Layout layout() const;
     // Which equations of types.h do not hold; empty: all hold. No other thread may use the pool.
     std::string check_invariants() const;

@@ -105,6 +105,20 @@ def test_torch_malloc_throws_what_went_wrong(tmp_path: Path) -> None:
     assert said[1] == "size is -1; it may be 0 or more"
 
 
+@pytest.mark.sim_only
+@pytest.mark.parametrize("constructor", ["OWN", "INHERITED"])
+def test_torch_malloc_throws_the_error_of_pytorch_where_it_is_loaded(
+    tmp_path: Path, constructor: str
+) -> None:
+    source = PROGRAMS / "torch_out_of_memory.cpp"
+    flags = (*CPP17, "-rdynamic", f"-D{constructor}")
+    lacking, refused, left = output_of(source, *flags, folder=tmp_path, VRAMKIT_DRIVER="sim")
+    assert lacking.startswith("OutOfMemoryError from vramkit_torch_malloc: CUDA out of memory. ")
+    assert f"asked for {1 << 40} bytes" in lacking
+    assert refused == "std: size is -1; it may be 0 or more"
+    assert left == "0 alive, 1 counted"
+
+
 def test_cupy_allocates_on_its_current_stream(library: CDLL, device: Device, pool: Pool) -> None:
     streams = [device.stream(), device.stream()]
     current = 0

@@ -43,6 +43,9 @@ class Pool:
     def free(self, address: int, size: int, stream: object) -> None:
         self.calls.append(("free", address, size, stream))
 
+    def reset_peaks(self) -> None:
+        self.calls.append(("reset_peaks",))
+
 
 class Library:
     """libvramkit.so: functions that note how they are called, and an error to tell."""
@@ -72,6 +75,9 @@ class Library:
     def vramkit_torch_use(self, device: int, pool: int | None) -> int:
         self.calls.append(("torch_use", device, pool))
         return self.status
+
+    def vramkit_torch_is_served(self, device: int) -> int:
+        return 1
 
     def vramkit_cupy_create(self, pool: int | None, current_stream: int) -> int | None:
         self.calls.append(("cupy_create", pool, current_stream))

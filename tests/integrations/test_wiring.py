@@ -27,6 +27,17 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
 # PyTorch
 
 
+class FakeCompiler:
+    """What torch.compile makes of its options."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.config: dict[str, Any] = {}
+        self.apply_options(options)
+
+    def apply_options(self, options: dict[str, Any]) -> None:
+        self.config |= options
+
+
 class FakeTorch:
     """Notes the allocators that are made and the functions that they are told."""
 
@@ -42,9 +53,20 @@ class FakeTorch:
             patch,
             "torch",
             backends=SimpleNamespace(cuda=SimpleNamespace(is_built=lambda: True)),
-            cuda=SimpleNamespace(memory=memory, init=self.start, MemPool=self.make_mem_pool),
+            cuda=SimpleNamespace(
+                memory=memory,
+                init=self.start,
+                MemPool=self.make_mem_pool,
+                device_count=lambda: 4,
+            ),
+            _C=SimpleNamespace(
+                _cuda_resetPeakMemoryStats=None,
+                _cuda_getCheckpointState=None,
+            ),
+            _TorchCompileInductorWrapper=type("Compiler", (FakeCompiler,), {}),
         )
         patch.setattr(torch, "_installed", None)
+        patch.setattr(torch, "_given", {})
 
     def start(self) -> None:
         self.used = True
@@ -85,6 +107,43 @@ def test_torch_installed_twice_changes_the_pool_alone(
     assert torch.install(second, device=0) is second
     assert len(fake.made) == 1
     assert len(library.calls) == 2
+
+
+def test_torch_asks_the_pool_that_serves_the_device(
+    monkeypatch: pytest.MonkeyPatch, library: Library
+) -> None:
+    FakeTorch(monkeypatch)
+    shared = {device: Pool(device) for device in range(4)}
+    monkeypatch.setattr("vramkit.Pool.instance", lambda device: shared[device])
+    ask, first, second = sys.modules["torch"]._C, Pool(ordinal=1), Pool(ordinal=1)
+    asked = [first, second, shared[1]]
+    torch.install(first)
+    ask._cuda_resetPeakMemoryStats(1)
+    torch.install(second)
+    ask._cuda_resetPeakMemoryStats(1)
+    torch._serve(None, second)  # type: ignore[arg-type]  # as install() without a pool
+    ask._cuda_resetPeakMemoryStats(1)
+    ask._cuda_resetPeakMemoryStats(3)
+    assert [pool.calls for pool in (*asked, shared[3])] == [[("reset_peaks",)]] * 4
+
+
+def test_torch_compiles_without_graph_trees(
+    monkeypatch: pytest.MonkeyPatch, library: Library
+) -> None:
+    FakeTorch(monkeypatch)
+    trees = SimpleNamespace(cudagraph_trees=True)
+    add_module(monkeypatch, "torch._inductor.config", triton=trees)
+    torch.install(Pool())
+    compiler = sys.modules["torch"]._TorchCompileInductorWrapper
+    wanted = {"triton.cudagraphs": True}
+    with pytest.warns(UserWarning, match=r"without CUDA graphs: .*cudagraph_trees = False before"):
+        assert compiler(wanted).config == {"triton.cudagraphs": False}
+    for kept in ({}, {"max_autotune": True}, {**wanted, "triton.cudagraph_trees": False}):
+        assert compiler(kept).config == kept
+    trees.cudagraph_trees = False
+    assert compiler(wanted).config == wanted
+    with pytest.raises(RuntimeError, match=r"install\(\) before torch\.compile.*default mode"):
+        sys.modules["torch"]._C._cuda_getCheckpointState(0, (0, 1))
 
 
 def test_torch_that_has_used_cuda_is_refused(

@@ -161,6 +161,7 @@ def test_use_after_a_reset_of_the_simulated_gpu(driver: Driver, device: Device) 
         pool.release_all,
         pool.stats,
         pool.reset_stats,
+        pool.reset_peaks,
     ):
         with pytest.raises(ClosedError, match="the simulated GPU was reset"):
             call()

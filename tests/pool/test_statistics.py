@@ -101,6 +101,24 @@ def test_reset_stats_keeps_usage(pool: Pool) -> None:
     assert pool.stats().free_count == 1
 
 
+def test_reset_peaks_keeps_counters(pool: Pool) -> None:
+    kept, freed = pool.malloc(5000), pool.malloc(8 * MIB)
+    pool.free(freed)
+    pool.release_all()
+    again = pool.malloc(8 * MIB)
+    pool.free(again)
+    pool.trim()
+    before = pool.stats()
+    assert before.peak_usage == 5000 + 8 * MIB
+    assert before.peak_reserved >= before.reserved + 8 * MIB
+    pool.reset_peaks()
+    after = pool.stats()
+    assert (after.peak_usage, after.peak_reserved) == (5000, after.reserved)
+    changed = {"peak_usage": 5000, "peak_reserved": after.reserved}
+    assert msgspec.structs.replace(before, **changed) == after
+    pool.free(kept)
+
+
 def test_print_stats_shows_every_figure(pool: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     address = pool.malloc(123_456)
     pool.print_stats()

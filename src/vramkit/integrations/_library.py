@@ -18,6 +18,8 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "vramkit_last_error": (ctypes.c_char_p, []),
     "vramkit_last_status": (ctypes.c_int, []),
     "vramkit_torch_use": (ctypes.c_int, [ctypes.c_int, ctypes.c_void_p]),
+    "vramkit_torch_is_served": (ctypes.c_int, [ctypes.c_int]),
+    "vramkit_torch_failures": (ctypes.c_uint64, [ctypes.c_int]),
     "vramkit_cupy_create": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_void_p]),
 }
 

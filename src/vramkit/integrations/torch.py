@@ -9,8 +9,9 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 from vramkit import get_library
-from vramkit.integrations import _library
+from vramkit.integrations import _library, _torch_graph_trees
 from vramkit.integrations._frameworks import imported, refuse_simulated
+from vramkit.integrations._torch_memory import Memory
 
 if TYPE_CHECKING:
     from vramkit import Pool
@@ -23,6 +24,7 @@ HOOKS = {
 }
 
 _installed: Any = None
+_given: dict[int, Pool] = {}  # pools that callers chose, by device; the others are process-wide
 
 
 def install(pool: Pool | None = None, *, device: Device | int | None = None) -> Pool:
@@ -31,6 +33,9 @@ def install(pool: Pool | None = None, *, device: Device | int | None = None) -> 
     Must be called before PyTorch's first use of CUDA, and lasts until the process ends. A pool
     serves its own device; every other device uses Pool.instance(device). A second call changes the
     pool: memory of existing tensors goes back to the pool it came from.
+
+    PyTorch's own questions about memory (torch.cuda.memory_allocated, memory_stats,
+    memory_snapshot, ...) are answered by the pools from here on.
     """
     global _installed
     torch = _usable_torch()
@@ -49,6 +54,8 @@ def install(pool: Pool | None = None, *, device: Device | int | None = None) -> 
                 "use mem_pool() for a part of the program"
             ) from error
         _installed = allocator
+        Memory(torch, _pool_of).replace()
+        _torch_graph_trees.leave_out(torch)
     _serve(pool, chosen)
     return chosen
 
@@ -94,6 +101,17 @@ def _serve(pool: Pool | None, chosen: Pool) -> None:
     ordinal = chosen.device.ordinal
     if _library.library().vramkit_torch_use(ordinal, _library.handle(pool)) != 0:
         raise RuntimeError(_library.last_error())
+    if pool is None:
+        _given.pop(ordinal, None)
+    else:
+        _given[ordinal] = pool
+
+
+def _pool_of(device: int) -> Pool:
+    import vramkit
+
+    given = _given.get(device)
+    return vramkit.Pool.instance(device) if given is None else given
 
 
 def _pluggable(torch: Any, malloc: str) -> Any:
