@@ -73,8 +73,7 @@ def remarks(report: Report) -> list[str]:
         if words := note(row):
             found.append(f"{row.program}, {row.allocator}: {words}")
     for program in report.programs():
-        if words := beside(report, program):
-            found.append(words)
+        found += filter(None, (beside(report, program), more_in_use(report, program)))
     if not found:
         return []
     # Words of foreign programs: a line each, and nothing that a table could take for a column.
@@ -96,6 +95,15 @@ def beside(report: Report, program: str) -> str:
     if not far:
         return ""
     return f"{program}: gone from the card beside what is held, against {NATIVE}: {', '.join(far)}"
+
+
+def more_in_use(report: Report, program: str) -> str:
+    """The same program should have the same tensors: else something else is compared as well."""
+    rows = {row.allocator: row for row in report.rows if row.program == program}
+    native, ours = (rows[name].in_use_bytes if name in rows else None for name in (NATIVE, VRAMKIT))
+    if not native or not ours or abs(ours - native) <= 0.02 * native:
+        return ""
+    return f"{program}: in use with vramkit {gigabytes(ours)} GB, {gigabytes(native)} without"
 
 
 def held(row: Row, in_use: int | None) -> str:

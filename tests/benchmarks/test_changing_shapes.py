@@ -149,6 +149,16 @@ def test_memory_of_the_card_that_no_allocator_admits_to_is_shown() -> None:
     assert "beside what is held, against native: vramkit +0.40 GB" in table
 
 
+def test_a_program_that_uses_more_memory_under_vramkit_is_shown() -> None:
+    from changing_shapes_table import markdown
+
+    rows = [row(name, 1.0) for name in ("native", "native_expandable", "vramkit")]
+    rows[2].in_use_bytes = round(1.02 * GB)
+    assert "in use with" not in markdown(report(*rows))
+    rows[2].in_use_bytes = round(1.03 * GB)
+    assert "- llama_training: in use with vramkit 1.03 GB, 1.00 without" in markdown(report(*rows))
+
+
 def test_a_later_run_replaces_whole_programs() -> None:
     from changing_shapes_rows import merged
 
