@@ -18,6 +18,7 @@ import children
 import machine
 import msgspec
 import programs
+from changing_shapes_record import Summary
 from changing_shapes_rows import (
     ALLOCATORS,
     EXPANDABLE,
@@ -29,7 +30,6 @@ from changing_shapes_rows import (
     merged,
 )
 from changing_shapes_table import markdown, written
-from changing_shapes_trace import Summary
 from frameworks_rows import first_difference, last_words, note
 from frameworks_work import versions
 from torch_programs.catalog import PROGRAMS
@@ -64,8 +64,9 @@ class Runner:
     def __init__(self, options: Namespace) -> None:
         self.options = options
         self.folder: Path = options.folder
-        self.logs = self.folder / "logs"
-        self.logs.mkdir(parents=True, exist_ok=True)
+        self.logs: Path = options.logs or self.folder / "logs"
+        for folder in (self.folder, self.logs):
+            folder.mkdir(parents=True, exist_ok=True)
         for left_over in self.logs.glob("*.json"):
             left_over.unlink()  # of an earlier run: its results would be compared with ours
         self._deadline = time.monotonic() + options.time_limit
@@ -137,7 +138,7 @@ def measure(options: Namespace) -> int:
                 measure_row(runner, report, program, allocator, number)
                 keep(report, runner.folder)
             if not report.row(program, NATIVE).error:
-                compare(report, runner.folder, program, number)
+                compare(report, runner.logs, program, number)
                 keep(report, runner.folder)
     report.complete = not any(row.error for row in report.rows)
     keep(report, runner.folder)
@@ -180,13 +181,13 @@ def read(path: Path) -> Measured:
         return Measured()
 
 
-def compare(report: Report, folder: Path, program: str, number: int) -> None:
+def compare(report: Report, logs: Path, program: str, number: int) -> None:
     """Results of this pass, each against those of PyTorch's allocator."""
-    native = read(folder / "logs" / f"{program}_{NATIVE}_{number}.json")
+    native = read(logs / f"{program}_{NATIVE}_{number}.json")
     for row in report.rows:
         if row.program != program or row.allocator == NATIVE:
             continue
-        ours = read(folder / "logs" / f"{program}_{row.allocator}_{number}.json")
+        ours = read(logs / f"{program}_{row.allocator}_{number}.json")
         if not ours.digest or not native.digest:
             continue
         row.equal = ours.digest == native.digest and row.equal is not False
@@ -272,7 +273,7 @@ def record(options: Namespace) -> int:
 
 
 def record_child(options: Namespace) -> int:
-    from changing_shapes_trace import record as recorded
+    from changing_shapes_record import record as recorded
 
     summary = recorded(options.program, options.size, options.rounds, options.folder)
     print(msgspec.json.encode(summary).decode())
@@ -309,6 +310,12 @@ def parse() -> Namespace:
     traced = commands.add_parser("record", help="writes traces of allocations; needs a card")
     for command, limit in ((run, 480), (traced, 300)):
         command.add_argument("folder", type=Path, help="for results; made where it is missing")
+        command.add_argument(
+            "--logs",
+            type=Path,
+            help="folder for what the processes say and find, several files a row (default: "
+            "FOLDER/logs)",
+        )
         command.add_argument(
             "--time-limit",
             type=float,

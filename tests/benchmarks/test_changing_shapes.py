@@ -3,15 +3,23 @@
 import gzip
 from pathlib import Path
 
+import changing_shapes
+import children
+import machine
 import msgspec
+import programs
 import pytest
+from changing_shapes_record import trace_of
+from changing_shapes_rows import Measured, Report, Row, merged, verdict
+from changing_shapes_table import markdown, written
+from machine import Machine
+from torch_programs.catalog import PROGRAMS
+from traces import read_traces, write_trace
 
 GB = 10**9
 
 
 def row(allocator: str, held: float | None = None, times: tuple[float, ...] = (), **fields):
-    from changing_shapes_rows import Measured, Row
-
     in_use = None if held is None else GB
     made = Row("llama_training", allocator, **fields)
     made.take(
@@ -26,8 +34,6 @@ def row(allocator: str, held: float | None = None, times: tuple[float, ...] = ()
 
 
 def judged(*rows):
-    from changing_shapes_rows import verdict
-
     return verdict("llama_training", {row.allocator: row for row in rows})
 
 
@@ -81,8 +87,6 @@ def test_a_row_that_failed_counts_for_nothing(failed: str) -> None:
 
 
 def test_a_second_process_adds_times_and_can_only_raise_peaks() -> None:
-    from changing_shapes_rows import Measured
-
     taken = row("vramkit", 2.0, (5.0, 1.0, 2.0))
     taken.take(Measured(milliseconds=[3.0, 4.0], peak_bytes=GB, in_use_bytes=3 * GB), 0.5)
     assert (taken.median, taken.p10, taken.p90) == (3.0, 1.4, 4.6)
@@ -91,9 +95,6 @@ def test_a_second_process_adds_times_and_can_only_raise_peaks() -> None:
 
 
 def report(*rows, **fields):
-    from changing_shapes_rows import Report
-    from machine import Machine
-
     facts = Machine("a CPU", 2, "Linux", "a card", "1", "3.11", "", "2026-11-16T00:00:00Z")
     made = Report(
         **{
@@ -116,8 +117,6 @@ def report(*rows, **fields):
 
 
 def test_the_table_shows_lost_and_failed_rows_like_won_ones() -> None:
-    from changing_shapes_table import markdown
-
     lost = [
         row("native", 1.3, (100.0, 101.0)),
         row("native_expandable", 1.1, (100.0, 101.0)),
@@ -140,8 +139,6 @@ def test_the_table_shows_lost_and_failed_rows_like_won_ones() -> None:
 
 
 def test_memory_of_the_card_that_no_allocator_admits_to_is_shown() -> None:
-    from changing_shapes_table import markdown
-
     rows = [row(name, 1.0) for name in ("native", "native_expandable", "vramkit")]
     for one, more in zip(rows, (0.5, 0.6, 0.9), strict=True):
         one.card_bytes = round((1.0 + more) * GB)
@@ -150,8 +147,6 @@ def test_memory_of_the_card_that_no_allocator_admits_to_is_shown() -> None:
 
 
 def test_a_program_that_uses_more_memory_under_vramkit_is_shown() -> None:
-    from changing_shapes_table import markdown
-
     rows = [row(name, 1.0) for name in ("native", "native_expandable", "vramkit")]
     rows[2].in_use_bytes = round(1.02 * GB)
     assert "in use with" not in markdown(report(*rows))
@@ -160,8 +155,6 @@ def test_a_program_that_uses_more_memory_under_vramkit_is_shown() -> None:
 
 
 def test_a_later_run_replaces_whole_programs() -> None:
-    from changing_shapes_rows import merged
-
     first = [row("native", 1.0), row("vramkit", error="status 1")]
     other = row("native", 5.0)
     other.program = "lstm_text"
@@ -179,10 +172,6 @@ def test_a_later_run_replaces_whole_programs() -> None:
 
 
 def test_the_docs_show_the_result_file() -> None:
-    import changing_shapes
-    from changing_shapes_rows import Report
-    from changing_shapes_table import markdown, written
-
     document = changing_shapes.DOCUMENT.read_text("utf-8")
     table = "Not measured yet."
     if changing_shapes.RESULT.is_file():
@@ -193,9 +182,6 @@ def test_the_docs_show_the_result_file() -> None:
 
 
 def test_every_program_of_the_catalogue_has_a_file() -> None:
-    import programs
-    from torch_programs.catalog import PROGRAMS
-
     folder = programs.ROOT / "benchmarks" / "torch_programs"
     files = {path.stem for path in folder.glob("*.py") if "def build(" in path.read_text("utf-8")}
     assert files == set(PROGRAMS)
@@ -205,11 +191,8 @@ def event(action: str, address: int, size: int = 0, stream: int = 0) -> dict[str
     return {"action": action, "addr": address, "size": size, "stream": stream, "time_us": 0}
 
 
-def test_a_snapshot_of_pytorch_becomes_a_trace(tmp_path: Path) -> None:
-    from changing_shapes_trace import lines, summarize, write
-
+def test_what_pytorch_recorded_becomes_a_trace(tmp_path: Path) -> None:
     events = [
-        event("free_requested", 50),  # from before the recording
         event("segment_alloc", 100, 2 << 20),
         event("alloc", 100, 1000),
         event("alloc", 1124, 3000, stream=94_000),
@@ -219,22 +202,26 @@ def test_a_snapshot_of_pytorch_becomes_a_trace(tmp_path: Path) -> None:
         event("free_requested", 1124, 3000, stream=94_000),
         event("snapshot", 0),
     ]
-    trace = list(lines(events))
-    assert trace == ["+0,1000,0", "+1,3000,1", "-0", "+2,500,0", "-1"]
-    found = summarize(trace)
-    assert (found.events, found.streams, found.peak_bytes) == (5, 2, 4000)
-    for name in ("first", "second"):
-        write(trace, tmp_path / name)
-    assert gzip.decompress((tmp_path / "first").read_bytes()).decode().splitlines() == trace
-    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    left = {"address": 100, "requested_size": 500, "state": "active_allocated"}
+    segment = {"device": 1, "stream": 0, "blocks": [left]}
+    snapshot = {"device_traces": [[], events], "segments": [segment]}
+    trace = trace_of("work", snapshot, 1)
+    assert (trace.stream_count, trace.peak_in_use) == (2, 4000)
+    for name in ("work.csv.gz", "again.csv.gz"):
+        write_trace(trace, tmp_path / name)
+    written = (tmp_path / "work.csv.gz").read_bytes()
+    lines = gzip.decompress(written).decode().splitlines()
+    assert lines == ["+0,1000,0", "+1,3000,1", "-0", "+2,500,0", "-1"]
+    # No time and no name in it: the same trace is the same file.
+    assert (tmp_path / "again.csv.gz").read_bytes() == written
+    assert written[3:8] == bytes(5)
+    assert read_traces(tmp_path / "work.csv.gz") == [trace]
 
 
 class Processes:
     """In place of real ones: each row says how it ends, and what it had written by then."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: dict[str, int | None]) -> None:
-        import children
-        import machine
         from machine import Machine
 
         self.failing = failing
@@ -269,9 +256,6 @@ class Processes:
 
 
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str):
-    import changing_shapes
-    from changing_shapes_rows import Report
-
     monkeypatch.setattr("sys.argv", ["changing_shapes.py", "measure", str(tmp_path), *arguments])
     status = changing_shapes.main()
     written = (tmp_path / "changing_shapes.json").read_bytes()
