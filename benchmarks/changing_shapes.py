@@ -18,7 +18,6 @@ import children
 import machine
 import msgspec
 import programs
-from changing_shapes_record import Summary
 from changing_shapes_rows import (
     ALLOCATORS,
     EXPANDABLE,
@@ -33,6 +32,7 @@ from changing_shapes_table import markdown, written
 from frameworks_rows import first_difference, last_words, note
 from frameworks_work import versions
 from torch_programs.catalog import PROGRAMS
+from traces import read_traces
 
 RESULT = programs.RESULTS / "changing_shapes_h200.json"
 DOCUMENT = programs.ROOT / "docs" / "integrations.md"
@@ -247,9 +247,8 @@ def child(options: Namespace) -> int:
 def record(options: Namespace) -> int:
     """Each program in a process of its own, with PyTorch's allocator."""
     runner = Runner(options)
-    notes = runner.warm_up()
-    failed = bool(notes)
-    summaries: dict[str, Summary] = {}
+    runner.warm_up()
+    failed = False
     for program in options.only or PROGRAMS:
         if runner.left < LEAST_SECONDS:
             say(f"{program}: not started, the time limit is used up")
@@ -263,20 +262,15 @@ def record(options: Namespace) -> int:
             failed = True
             say(f"{words[-ERROR_CHARACTERS:]}\n{program}: {error}")
             continue
-        summaries[program] = msgspec.json.decode(words.strip().splitlines()[-1], type=Summary)
-        found = summaries[program]
-        say(f"{program}: {found.events:,} events, peak in use {found.peak_bytes / 1e9:.2f} GB")
-    (runner.folder / "traces.json").write_bytes(
-        msgspec.json.format(msgspec.json.encode(summaries), indent=2) + b"\n"
-    )
+        (trace,) = read_traces(path)
+        say(f"{program}: {len(trace.events):,} events, in use {trace.peak_in_use / 1e9:.2f} GB")
     return 1 if failed else 0
 
 
 def record_child(options: Namespace) -> int:
     from changing_shapes_record import record as recorded
 
-    summary = recorded(options.program, options.size, options.rounds, options.folder)
-    print(msgspec.json.encode(summary).decode())
+    recorded(options.program, options.size, options.rounds, options.folder)
     return 0
 
 

@@ -303,3 +303,24 @@ def test_rows_beyond_the_time_limit_are_not_started(
     assert status == 1
     assert processes.started == []
     assert {one.error for one in found.rows} == {"not started: the time limit of 1 s is used up"}
+
+
+def test_a_trace_that_fails_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(command, log, environment, most):
+        if "record-child" not in command:
+            return 0, ""
+        path, program = command[command.index("record-child") + 1 :][:2]
+        if program == "lstm_text":
+            return 1, "RuntimeError: no card"
+        Path(path).write_text("+0,5000000000,0\n-0\n", "ascii")
+        return 0, "a warning at the end"
+
+    monkeypatch.setattr(children, "run", run)
+    only = ["--only", "lstm_text", "adapters"]
+    monkeypatch.setattr("sys.argv", ["changing_shapes.py", "record", str(tmp_path), *only])
+    assert changing_shapes.main() == 1
+    said = capsys.readouterr().err
+    assert "RuntimeError: no card\nlstm_text: status 1" in said
+    assert "adapters: 2 events, in use 5.00 GB" in said
