@@ -5,18 +5,16 @@ Each row runs in a process of its own. One that fails is a row with its error; t
 
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
+import children
 import machine
 import msgspec
 import programs
@@ -38,25 +36,17 @@ def run_child(case: Case, allocator: str, options: Namespace, folder: Path, left
     command = [sys.executable, __file__, "--json", str(path)]
     command += ["--repetitions", str(options.repetitions)]
     command += ["--child", case.framework, case.mode, allocator]
-    log = path.with_suffix(".txt")
     start = time.perf_counter()
-    with log.open("wb") as written:
-        process = subprocess.Popen(
-            command,
-            stdout=written,
-            stderr=subprocess.STDOUT,
-            env=environment(folder, allocator),
-            start_new_session=True,
-        )
-        status = wait(process, most)
-    words = log.read_text(encoding="utf-8", errors="replace")
+    status, words = children.run(
+        command, path.with_suffix(".txt"), environment(folder, allocator), most
+    )
     row.seconds = round(time.perf_counter() - start, 1)
     if path.is_file():
         fill(row, msgspec.json.decode(path.read_bytes(), type=Part))
     if status != 0:
         told = row.error or words
         print(told[-ERROR_CHARACTERS:], file=sys.stderr)
-        row.error = f"{how_it_ended(status, most)}\n{last_words(told)}".strip()
+        row.error = f"{children.how_it_ended(status, most)}\n{last_words(told)}".strip()
     return row
 
 
@@ -72,27 +62,6 @@ def environment(folder: Path, allocator: str) -> dict[str, str]:
         "TORCHINDUCTOR_DETERMINISTIC": "1",
         "TRITON_CACHE_DIR": str(folder / "triton"),
     }
-
-
-def wait(process: subprocess.Popen[bytes], most: float) -> int | None:
-    """The status; None where it took too long. Its own children end with it in any case."""
-    try:
-        return process.wait(most)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGABRT)  # the fault handler then says where it hangs
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(3)
-        return None
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def how_it_ended(status: int | None, most: float) -> str:
-    if status is None:
-        return f"did not end within {most:.0f} s"
-    return f"ended by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
 
 
 def run_all(options: Namespace) -> Report:

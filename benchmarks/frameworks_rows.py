@@ -95,11 +95,15 @@ def compare(row: Row, path: Path, first_row: Row, first_path: Path) -> None:
     ours, theirs = (
         msgspec.json.decode(file.read_bytes(), type=Part).figures for file in (path, first_path)
     )
+    row.difference = first_difference(ours, theirs)
+
+
+def first_difference(ours: list[str], theirs: list[str]) -> str:
+    """In words, for two results whose digests differ."""
     for index, (our, their) in enumerate(zip(ours, theirs, strict=False)):
         if our != their:
-            row.difference = f"figure {index} of {len(theirs)}: {our} instead of {their}"
-            return
-    row.difference = f"{len(ours)} figures beside {len(theirs)}, or what is not among them"
+            return f"figure {index} of {len(theirs)}: {our} instead of {their}"
+    return f"{len(ours)} figures beside {len(theirs)}, or what is not among them"
 
 
 def line(row: Row) -> str:

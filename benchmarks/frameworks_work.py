@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -90,8 +90,8 @@ def pool_details(pool: Any) -> dict[str, float]:
     return {f"pool_{k}": float(v) for k, v in counters.items() if isinstance(v, int | float)}
 
 
-def versions() -> dict[str, str]:
-    return {name: _version(names) for name, names in DISTRIBUTIONS.items()}
+def versions(packages: Mapping[str, tuple[str, ...]] = DISTRIBUTIONS) -> dict[str, str]:
+    return {name: _version(names) for name, names in packages.items()}
 
 
 def _version(distributions: tuple[str, ...]) -> str:

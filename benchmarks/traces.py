@@ -1,4 +1,4 @@
-"""Traces of allocations: which block was asked for and freed when, read from a file or built.
+"""Traces of allocations: which block was asked for and freed when; read, built and written.
 
 A file has one line an event: `+id,bytes,stream` asks for a block, `-id` frees it on its own stream.
 It may be compressed by gzip. PyTorch's memory snapshots are read too: see torch_snapshot.py.
@@ -96,6 +96,16 @@ def read_traces(path: Path) -> list[Trace]:
 
         return read_snapshot(path, content)
     return [parse(path, content)]
+
+
+def write_trace(trace: Trace, path: Path) -> None:
+    """Compressed; the same bytes for the same trace, with neither a time nor a name among them."""
+    with path.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+        for event in trace.events:
+            line = f"-{~event}"
+            if event >= 0:
+                line = f"+{event},{trace.sizes[event]},{trace.streams[event]}"
+            packed.write(f"{line}\n".encode())
 
 
 def parse(path: Path, content: bytes) -> Trace:

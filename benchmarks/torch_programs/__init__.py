@@ -1,0 +1,1 @@
+"""PyTorch programs with changing shapes: one file each, listed in catalog.py."""
