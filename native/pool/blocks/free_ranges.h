@@ -35,11 +35,7 @@ class FreeRanges {
     // The range may be used by others when the fence has passed.
     void put(Slab& range, Fences::Number fence) {
         link(range, fence);
-        range.fresh_next = fresh_;
-        range.fresh_before = nullptr;
-        if (fresh_ != nullptr) fresh_->fresh_before = &range;
-        fresh_ = &range;
-        range.fresh = true;
+        note_fresh(range);
     }
     // A range of exactly `bytes`, the newest first, without joining any. Null: there is none.
     Slab* take_exact(std::uint64_t bytes) {
@@ -73,10 +69,12 @@ class FreeRanges {
     Slab* take_front(Slab& range, std::uint64_t bytes) {
         const bool whole = range.bytes == bytes;
         if (!whole) ranges_.reserve(spare_, 1);  // may fail: nothing has changed yet
+        const bool fresh = range.fresh;
         unlink(range);
         if (!whole) {
             Slab& rest = ranges_.cut(range, bytes, spare_);
             link(rest, is_broken(Rule::split_block_keeps_fence) ? 0 : range.fence);
+            if (fresh) note_fresh(rest);  // what is behind it may be free too
         }
         low_ = std::min(low_, bytes_);
         return &range;
@@ -108,13 +106,12 @@ class FreeRanges {
         while (fresh_ != nullptr) {
             Slab* range = fresh_;
             forget_fresh(*range);
-            if (Slab* const before = ranges_.before(range->address);
-                before != nullptr && before->free_in == this) {
-                range = &join(*before, *range);
+            // Neighbours may have neighbours that are as fresh as they are.
+            for (Slab* other; is_here(other = ranges_.before(range->address));) {
+                range = &join(*other, *range);
             }
-            if (Slab* const behind = ranges_.behind(range->address + range->bytes);
-                behind != nullptr && behind->free_in == this) {
-                join(*range, *behind);
+            for (Slab* other; is_here(other = ranges_.behind(range->extent().end()));) {
+                join(*range, *other);
             }
         }
         ranges_.keep(spare_, kSpareRecords);
@@ -154,16 +151,17 @@ class FreeRanges {
     // The fewest bytes here since the last call.
     std::uint64_t reset_low() { return std::exchange(low_, bytes_); }
     std::uint64_t low() const { return low_; }
-    std::uint64_t largest() const {
-        for (std::size_t bin = kBins; bin-- > 0;) {
-            std::uint64_t most = 0;
-            for (const Slab* range = bins_[bin]; range != nullptr; range = range->next) {
-                most = std::max<std::uint64_t>(most, range->bytes);
-            }
-            if (most > 0) return most;
-        }
-        return 0;
+    // Whether two ranges touch that the next join() would not find.
+    bool has_missed_neighbours() const {
+        bool missed = false;
+        each([&](const Slab& range) {
+            const Slab* const behind = ranges_.behind(range.extent().end());
+            missed |= is_here(behind) && !range.fresh && !behind->fresh;
+            return true;
+        });
+        return missed;
     }
+
   private:
     // Ranges below 16 MiB have a bin for each size, larger ones sixteen to each doubling.
     static constexpr std::size_t kExact = 256;
@@ -180,6 +178,7 @@ class FreeRanges {
         const std::uint64_t step = (spans >> (doubling + 4)) - kSteps;  // 0 to 15
         return kExact + kSteps * doubling + step;
     }
+    bool is_here(const Slab* range) const { return range != nullptr && range->free_in == this; }
     std::size_t next_filled(std::size_t from) const {
         for (std::size_t word = from / 64; word < filled_.size(); ++word, from = 0) {
             const std::uint64_t ahead = filled_[word] >> from % 64;
@@ -230,6 +229,13 @@ class FreeRanges {
         forget_fresh(range);
         --count_;
         bytes_ -= range.bytes;
+    }
+    void note_fresh(Slab& range) {
+        range.fresh_next = fresh_;
+        range.fresh_before = nullptr;
+        if (fresh_ != nullptr) fresh_->fresh_before = &range;
+        fresh_ = &range;
+        range.fresh = true;
     }
     void forget_fresh(Slab& range) {
         if (!range.fresh) return;

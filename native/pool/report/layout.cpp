@@ -91,6 +91,7 @@ std::string check_invariants(const Parts& parts) {
             if (range.fence > ranges.newest()) wrong += "a free range has a newer fence; ";
             return true;
         });
+        if (ranges.has_missed_neighbours()) wrong += "free neighbours are not joined; ";
         if (bytes != ranges.bytes() || number != ranges.count()) {
             wrong += std::string("the ranges of ") + where + " do not add up; ";
         }
