@@ -67,7 +67,9 @@ void DeviceMemory::configure(const Config& config) {
 
 std::uint64_t DeviceMemory::may_grow() const {
     const std::uint64_t most = limit_ > 0 ? limit_ : card_.bytes;
-    return (most - std::min(most, reserved())) / kPage * kPage;
+    // Fixed memory is all there; only blocks straight from the driver are taken beside it.
+    const std::uint64_t taken = is_fixed() ? in_use() + direct_bytes_ : reserved();
+    return (most - std::min(most, taken)) / kPage * kPage;
 }
 
 std::uint64_t DeviceMemory::piece_bytes(std::uint64_t bytes) const {
