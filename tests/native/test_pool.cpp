@@ -1,30 +1,8 @@
-// The pool engine on the simulated GPU: classes, counts, statistics, bad input.
+// The pool engine on the simulated GPU: counts, statistics, bad input.
 #include "graphs.h"
 #include "pool_bench.h"
 
 using namespace bench;
-
-TEST(a_class_is_the_smallest_that_fits_and_wastes_at_most_an_eighth) {
-    for (std::uint64_t bytes = 1; bytes < 64 * kMiB; bytes += 1 + bytes / 300) {
-        const ClassIndex index = fine_class_of(bytes);
-        CHECK(class_bytes(index) >= bytes);
-        CHECK(index == 0 || class_bytes(index - 1) < bytes ||
-              class_bytes(index - 1) == class_bytes(index));
-        if (bytes >= 2048 && bytes < kPage * 7 / 8) {
-            CHECK(class_bytes(index) <= bytes + bytes / 8);
-        }
-        CHECK_EQUAL(class_bytes(index) % kUnit, std::uint64_t{0});
-    }
-    const ClassMap seed(SizeClasses::power_of_two, kUnit), wide(SizeClasses::fine, 4096);
-    CHECK_EQUAL(class_bytes(seed.of(300 * 1024)), std::uint64_t{512 * 1024});
-    CHECK_EQUAL(class_bytes(seed.of(1)), std::uint64_t{256});
-    for (std::uint64_t bytes = 1; bytes < 64 * kMiB; bytes += 1 + bytes / 300) {
-        CHECK(class_bytes(wide.of(bytes)) >= bytes);
-        CHECK_EQUAL(class_bytes(wide.of(bytes)) % 4096, std::uint64_t{0});
-        CHECK(class_served_by(class_bytes(wide.of(bytes))) == wide.of(bytes));
-    }
-    CHECK_EQUAL(class_bytes(fine_class_of(kLargestRequest)), kLargestRequest);
-}
 
 TEST(a_block_freed_and_asked_for_again_on_its_stream_makes_no_driver_call) {
     const Card card;

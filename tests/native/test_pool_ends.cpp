@@ -305,25 +305,55 @@ TEST(what_is_free_adds_up_to_what_the_layout_shows) {
         CHECK_EQUAL(pool->check_invariants(), std::string());
         const Stats stats = pool->stats();
         const vramkit::pool::Layout layout = pool->layout();
-        // The largest request was of the class of 6 MiB.
-        const auto unusable = [](std::uint64_t size) { return size < 6 * kMiB ? size : 0; };
+        // What is below the largest request is of no use to it.
+        const std::uint64_t largest = 2 * kMiB + 396 * 10000;
+        const auto unusable = [&](std::uint64_t size) { return size < largest ? size : 0; };
         std::map<State, std::uint64_t> bytes;
-        std::uint64_t spans = 0, extents = 0, of_no_use = 0;
+        std::map<std::uint64_t, std::pair<std::uint64_t, State>> ranges;  // large blocks
+        std::map<std::uint64_t, std::uint64_t> used;                      // by slabs and blocks
+        std::uint64_t of_no_use = 0;
+        for (const auto& slab : layout.slabs) used[slab.address] = slab.bytes;
         for (const auto& block : layout.blocks) {
             bytes[block.state] += block.bytes;
-            if (block.state != State::live) of_no_use += unusable(block.bytes);
+            const auto slab = used.upper_bound(block.address);
+            if (slab != used.begin() &&
+                block.address < std::prev(slab)->first + std::prev(slab)->second) {
+                if (block.state != State::live) of_no_use += unusable(block.bytes);
+            } else {
+                ranges[block.address] = {block.bytes, block.state};
+            }
         }
+        // Free neighbours count as one: the next request that needs it joins them.
+        for (auto range = ranges.begin(); range != ranges.end();) {
+            std::uint64_t end = range->first, run = 0;
+            const State state = range->second.second;
+            for (; range != ranges.end() && range->first == end && range->second.second == state;
+                 ++range) {
+                used[range->first] = range->second.first;
+                end += range->second.first;
+                run += range->second.first;
+            }
+            if (state != State::live) of_no_use += unusable(run);
+        }
+        // What lies in no slab and no block is idle.
+        std::uint64_t idle = 0;
         for (const auto& extent : layout.extents) {
-            if (extent.use == vramkit::pool::Layout::Use::slabs) spans += extent.bytes;
-            if (extent.use != vramkit::pool::Layout::Use::idle) continue;
-            extents += extent.bytes;
-            of_no_use += unusable(extent.bytes);
+            std::uint64_t at = extent.address;
+            const auto count_gap = [&](std::uint64_t end) {
+                idle += end - at;
+                of_no_use += unusable(end - at);
+            };
+            for (auto one = used.lower_bound(at);
+                 one != used.end() && one->first < extent.address + extent.bytes; ++one) {
+                count_gap(one->first);
+                at = one->first + one->second;
+            }
+            count_gap(extent.address + extent.bytes);
         }
-        for (const auto& slab : layout.slabs) spans -= slab.bytes;
         CHECK_EQUAL(stats.cached, bytes[State::cached]);
         CHECK_EQUAL(stats.waiting, bytes[State::stream_cached]);
-        CHECK_EQUAL(stats.idle, spans + extents + bytes[State::idle]);
-        CHECK_EQUAL(stats.fragmentation_bytes, spans + of_no_use);
+        CHECK_EQUAL(stats.idle, idle + bytes[State::idle]);
+        CHECK_EQUAL(stats.fragmentation_bytes, of_no_use);
         CHECK(bytes[State::cached] > 0 && bytes[State::stream_cached] > 0 &&
               bytes[State::idle] > 0);
     })));
