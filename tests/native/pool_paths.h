@@ -11,8 +11,9 @@ namespace paths {
 
 using namespace bench;
 
-inline constexpr std::uint64_t kSmall = 100 * 1024;
-inline constexpr std::uint64_t kLarge = 3 * kMiB;
+inline constexpr std::uint64_t kSmall = 50 * 1024;   // in slabs
+inline constexpr std::uint64_t kRange = 500 * 1024;  // thread caches keep it
+inline constexpr std::uint64_t kLarge = 3 * kMiB;    // stream caches keep it
 
 // Calls of the tests themselves, none of the engine's.
 inline constexpr const char* kOwnCalls[] = {"cuMemsetD8Async",    "cuStreamCreateWithPriority",
@@ -44,6 +45,7 @@ inline void nothing(Bench&) {}
 inline void fill(Bench& bench) {
     for (const StreamRef& stream : {bench.durable, bench.raw}) {
         bench.take(kSmall, stream, 6);
+        bench.take(kRange, stream, 2);
         bench.take(kLarge, stream, 3);
     }
     bench.give();
@@ -125,7 +127,60 @@ inline const Path kPaths[] = {
      nothing,
      [](Bench& b) {
          b.take(kLarge, b.durable, 25);
+         b.take(kRange, b.raw, 6);
          b.take(kSmall, b.raw, 60);
+     }},
+    {"growth in several pieces",
+     "cuMemCreate",
+     {},
+     nothing,
+     [](Bench& b) { b.take(30 * kMiB, b.durable); }},
+    {"growth behind free memory of the stream",
+     "cuMemMap",
+     {},
+     // The last of what is mapped is free, and nothing is mapped behind it.
+     [](Bench& b) {
+         b.take(kLarge, b.durable, 2);
+         occupy(b);
+         b.give(false);
+     },
+     [](Bench& b) {
+         b.take(9 * kMiB, b.durable);
+         b.pool->step();
+     }},
+    {"growth behind idle memory",
+     "cuMemMap",
+     {},
+     [](Bench& b) {
+         Failure why;
+         CHECK(b.pool->preallocate(kLarge, 2, why));
+     },
+     [](Bench& b) { b.take(9 * kMiB, b.raw, 2); }},
+    {"idle memory beside that of the stream", "cuEventQuery", with([](Config& c) {
+         c.limit = 16 * kMiB;
+         c.thread_cache_max_blocks = 0;
+     }),
+     [](Bench& b) {
+         for (int i = 0; i < 2; ++i) {
+             b.take(4 * kMiB, b.raw);
+             b.take(4 * kMiB, b.durable);
+         }
+         b.give();
+         gpu::sim().advance(2 * kSecond);
+     },
+     [](Bench& b) { b.take(15 * kMiB, b.raw); }},
+    {"a slab on memory of the stream", "cuEventRecord", with([](Config& c) {
+         c.limit = 2 * kMiB;
+         c.thread_cache_max_blocks = 0;
+     }),
+     [](Bench& b) {
+         b.take(2 * kMiB, b.durable);
+         occupy(b);
+         b.give();
+     },
+     [](Bench& b) {
+         b.take(kSmall, b.durable, 3);
+         b.take(kSmall, b.raw, 3);
      }},
     {"spill of a raw stream", "cuEventRecord", with([](Config& c) { c.cache_bytes = kSmall; }),
      nothing,
@@ -158,12 +213,31 @@ inline const Path kPaths[] = {
      fill_and_occupy, [](Bench& b) { b.take(kLarge, b.raw, 2); }},
     {"a wait on the host", "cuEventSynchronize", with([](Config& c) { c.limit = 8 * kMiB; }),
      fill_and_occupy, [](Bench& b) { b.take(7 * kMiB, b.raw); }},
-    {"memory put together", "cuMemMap", with([](Config& c) { c.limit = 32 * kMiB; }), fill_holes,
+    {"pieces of the stream moved", "cuMemMap", with([](Config& c) { c.limit = 32 * kMiB; }),
+     fill_holes,
      [](Bench& b) {
          b.take(12 * kMiB, b.durable);
          b.take(kSmall, b.durable, 2);
      }},
-    {"own memory put together while it is in use", "cuMemMap",
+    {"idle pieces moved", "cuMemMap", with([](Config& c) { c.limit = 32 * kMiB; }), fill_holes,
+     [](Bench& b) {
+         b.take(12 * kMiB, b.raw);
+         b.take(kSmall, b.raw, 2);
+     }},
+    {"idle pieces, those of the stream and new ones",
+     "cuMemMap",
+     {},
+     [](Bench& b) {
+         b.take(4 * kMiB, b.durable, 4);
+         b.take(4 * kMiB, b.raw, 4);
+         b.give(false);
+         gpu::sim().advance(2 * kSecond);
+     },
+     [](Bench& b) {
+         b.take(30 * kMiB, b.raw);
+         b.pool->step();
+     }},
+    {"pieces of the stream moved while they are in use", "cuMemMap",
      with([](Config& c) { c.limit = 16 * kMiB; }), occupy_holes,
      [](Bench& b) {
          b.take(7 * kMiB, b.durable);

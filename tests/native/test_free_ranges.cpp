@@ -104,7 +104,8 @@ TEST(what_is_behind_the_rest_of_a_fresh_range_is_found_by_the_next_join) {
     bench.free.join();
     bench.add(bench.free, 0, 8, 2);
     // Taken from the fresh one without a join: its rest touches the other.
-    CHECK(taken(bench.free.take_front(*bench.ranges.behind(kBase), 2 * kSpan)) == (Part{0, 2, 2}));
+    CHECK(taken(bench.free.take_front(*bench.ranges.behind(kBase, &bench.free), 2 * kSpan)) ==
+          (Part{0, 2, 2}));
     CHECK(!bench.free.has_missed_neighbours());
     bench.free.join();
     CHECK(Bench::parts_of(bench.free) == (Parts{{2, 14, 2}}));
@@ -171,6 +172,12 @@ TEST(collect_hands_over_passed_ranges_the_largest_first_and_cuts_the_last) {
     CHECK(bench.free.empty() && bench.free.bytes() == 0);
     collect(FreeRanges::kAll);
     CHECK(given.empty());
+    // The rest may stay in the bin that it was in.
+    bench.add(bench.free, 0, 540, 3);
+    bench.add(bench.free, 600, 4, 6);
+    collect(2 * kSpan);
+    CHECK(given == (Parts{{0, 2, 3}}));
+    CHECK_EQUAL(bench.free.oldest(), Fences::Number{3});
 }
 
 TEST(the_oldest_and_the_newest_fence_begin_again_with_an_empty_set) {
@@ -220,8 +227,8 @@ TEST(a_part_that_is_removed_leaves_both_ends_behind_their_fence) {
             CHECK((behind == nullptr) == (back == 0));
             if (behind != nullptr) CHECK(part_of(*behind) == left.back());
             // No range is known at the part, and another one can be made there.
-            CHECK(bench.ranges.behind(part.address) == nullptr);
-            CHECK(bench.ranges.before(part.end()) == nullptr);
+            CHECK(bench.ranges.behind(part.address, &bench.free) == nullptr);
+            CHECK(bench.ranges.before(part.end(), &bench.free) == nullptr);
             bench.free.put(bench.make(10 + front, 5), 6);
             bench.free.join();
             CHECK(Bench::parts_of(bench.free) == (Parts{{10, spans, 6}}));
@@ -243,14 +250,17 @@ TEST(ranges_keep_the_state_and_the_class_of_their_blocks) {
     CHECK_EQUAL(rest->record(0).stream(), std::uint32_t{7});
     CHECK_EQUAL(rest->index, range_class_of(32 * kSpan));
     CHECK(rest->large && rest->count == 1);
-    // An address inside is nobody's: only the ends are entered.
+    // Both ends are entered.
     CHECK(bench.pages->slab_of(kBase) == front);
     CHECK(bench.pages->slab_of(kBase + 7 * kSpan) == front);
-    CHECK(bench.pages->slab_of(kBase + 3 * kSpan) == nullptr);
     CHECK(bench.pages->slab_of(kBase + 8 * kSpan) == rest);
     bench.free.put(*front, 2);
     bench.free.join();
-    CHECK(bench.pages->slab_of(kBase + 7 * kSpan) == nullptr);
-    CHECK(bench.pages->slab_of(kBase + 8 * kSpan) == nullptr);
+    // What the map still says of the inside finds no neighbours there.
+    CHECK(bench.ranges.before(kBase + 8 * kSpan, &bench.free) == nullptr);
+    CHECK(bench.ranges.behind(kBase + 8 * kSpan, &bench.free) == nullptr);
+    CHECK(bench.ranges.behind(kBase, &bench.other) == nullptr);
+    CHECK(bench.ranges.behind(kBase, &bench.free) == front);
+    CHECK(bench.ranges.before(kBase + 40 * kSpan, &bench.free) == front);
     CHECK_EQUAL(bench.ranges.not_idle(), std::size_t{1});
 }

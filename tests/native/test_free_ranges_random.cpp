@@ -182,8 +182,8 @@ class Random {
         }
         model.low = std::min(model.low, model.spans());
         bench_.ranges.reserve(spare_, 2);
-        Slab* const range = bench_.ranges.behind(kBase + whole.begin * kSpan);
-        REQUIRE(range != nullptr && range->free_in == &set);
+        Slab* const range = bench_.ranges.behind(kBase + whole.begin * kSpan, &set);
+        REQUIRE(range != nullptr);
         set.remove_part(*range, {kBase + part.begin * kSpan, part.spans * kSpan}, spare_);
         held_.push_back(&bench_.make(part.begin, part.spans));  // mapped again
         ++removed;

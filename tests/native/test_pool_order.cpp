@@ -410,7 +410,7 @@ TEST(a_graphs_block_freed_when_its_stream_is_no_more_waits_for_the_card) {
     CHECK_EQUAL(graphs::destroy(captured.graph), CUDA_SUCCESS);
     gpu::sim().advance(kSecond);
     pool->step();
-    CHECK_EQUAL(pool->stats().waiting, 4 * kMiB);
+    CHECK_EQUAL(pool->stats().waiting, 3 * kMiB);
     pool->trim(true);
     CHECK_EQUAL(pool->stats().reserved, std::uint64_t{0});
     check_order(card);

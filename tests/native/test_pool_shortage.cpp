@@ -49,10 +49,13 @@ TEST(preallocation_of_large_blocks_keeps_to_the_limit) {
     std::vector<std::uint64_t> blocks;
     for (int i = 0; i < 8; ++i) blocks.push_back(must_malloc(*pool, 4 * kMiB, stream));
     for (int i = 0; i < 8; i += 2) must_free(*pool, blocks[i]);
-    // Idle, and in pieces between blocks that are live.
+    // A stream keeps what it has freed. The request of another one makes it idle, in pieces between
+    // blocks that are live.
     gpu::sim().advance(kSecond);
     Failure why;
     CHECK_EQUAL(pool->malloc(20 * kMiB, stream, true, why), std::uint64_t{0});
+    CHECK_EQUAL(pool->stats().idle, std::uint64_t{0});
+    CHECK_EQUAL(pool->malloc(20 * kMiB, card.stream(true), true, why), std::uint64_t{0});
     CHECK_EQUAL(pool->stats().idle, 16 * kMiB);
     CHECK(pool->preallocate(16 * kMiB, 1, why));
     CHECK_EQUAL(pool->stats().reserved, config.limit);
@@ -85,13 +88,14 @@ TEST(a_malloc_that_waits_on_the_host_lets_a_host_function_free) {
     const auto pool = open_pool(card, config);
     const StreamRef busy = card.stream(true), asks = card.stream(true);
     const std::uint64_t first = must_malloc(*pool, 2 * kMiB, busy);
-    const std::uint64_t second = must_malloc(*pool, 4 * kMiB, busy);
     Freeing freeing{*pool, must_malloc(*pool, 2 * kMiB, busy)};
+    const std::uint64_t second = must_malloc(*pool, 4 * kMiB, busy);
     CHECK_EQUAL(card.call.cuLaunchHostFunc(busy.handle, &Freeing::run, &freeing), CUDA_SUCCESS);
     must_free(*pool, first);
     must_free(*pool, second);
-    // Of no other size than it has: only a wait for the stream helps, which waits for the function.
-    const std::uint64_t whole = must_malloc(*pool, 6 * kMiB, asks);
+    // It needs what the function frees too: a wait on the GPU does not help, only one for the
+    // stream, which waits for the function.
+    const std::uint64_t whole = must_malloc(*pool, 8 * kMiB, asks);
     CHECK(whole != 0);
     CHECK(card.calls("cuEventSynchronize") > 0);
     must_free(*pool, whole);
