@@ -146,9 +146,12 @@ TEST(past_the_stream_cache_it_is_the_pools_lock_and_few_others) {
     constexpr int kMapped = 3 + 4 + 1;
     CHECK_EQUAL(locks_in_malloc(*pool, kLarge, told), 2 + gathered(1) + kMapped);
     // The thread's second cache is made: registry's, pool's, usage's twice. A raw stream's stream
-    // cache is asked for fences to record, the other one for a block; what was gathered serves.
-    CHECK_EQUAL(locks_in_malloc(*pool, kSmall, raw), 4 + 2 + 1 + 1 + gathered(2) + 2);
-    CHECK_EQUAL(locks_in_malloc(*pool, kLarge, raw), 2 + 1 + 1 + gathered(2) + kMapped);
+    // cache is asked for fences to record, at first and when memory is gathered; the other one for
+    // a block. A small block asks its own for a range of two sizes. What was gathered serves.
+    constexpr int kFences = 2, kOther = 1, kSlab = 2;
+    CHECK_EQUAL(locks_in_malloc(*pool, kSmall, raw),
+                4 + 2 + kFences + kOther + kSlab + gathered(2) + 2);
+    CHECK_EQUAL(locks_in_malloc(*pool, kLarge, raw), 2 + kFences + kOther + gathered(2) + kMapped);
     CHECK_EQUAL(pool->stats().growth_hits, std::uint64_t{1 + 2});
     // The pool's, usage's for now and for the peak, large blocks'; for hits and bytes each stream
     // cache's.

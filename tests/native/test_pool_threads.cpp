@@ -198,12 +198,30 @@ TEST(threads_that_cut_and_join_the_large_blocks_of_one_stream) {
     check_nothing_left();
 }
 
+// A large block is in the thread cache until its thread spills it.
+TEST(a_cache_may_be_emptied_between_a_free_and_its_spill) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef stream = card.stream(true);
+    const std::uint64_t block = must_malloc(*pool, 4 * kMiB, stream);
+    Pool::Full full;
+    CHECK(pool->free_cached(block, 0, nullptr, full) == Pool::Freed::yes);
+    CHECK(full.cache != nullptr);
+    std::thread([&] {
+        CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+        CHECK_EQUAL(pool->trim(false), 4 * kMiB);
+    }).join();
+    pool->spill(full);
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+    CHECK_EQUAL(pool->stats().cached, std::uint64_t{0});
+}
+
 TEST(threads_short_of_memory_with_streams_that_come_and_go) {
     const Card card;
     Config config;
     config.thread_cache_max_blocks = 4;
     config.batch_alloc_count = 3;
-    config.limit = 24 * kMiB;
+    config.limit = 12 * kMiB;  // less than one thread may have live
     {
         const auto pool = open_pool(card, config);
         std::vector<std::thread> threads;

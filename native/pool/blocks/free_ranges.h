@@ -85,7 +85,8 @@ class FreeRanges {
     // A part of a range is neither here nor mapped any more. Takes up to two spare records. Returns
     // what is left behind the part, or null.
     Slab* remove_part(Slab& range, const Extent& part, Ranges::Spare& spare) {
-        const Fences::Number fence = range.fence;
+        const Fences::Number fence =
+            is_broken(Rule::rest_of_moved_range_keeps_fence) ? 0 : range.fence;
         Slab* rest = &range;
         unlink(range);
         if (part.address > range.address) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/rules.h"
 #include "pool/streams/stream_cache.h"
 
 namespace vramkit::pool {
@@ -115,7 +116,8 @@ bool DeviceMemory::make_slab_of(StreamCache& own, ClassIndex index, std::uint64_
     own.make_room(index, bytes / class_bytes(index));
     const BlockRef range = own.take_range(bytes);
     if (range.slab == nullptr) return false;
-    const Fences::Number fence = range.slab->fence;
+    const Fences::Number fence =
+        is_broken(Rule::slab_keeps_fence_of_its_range) ? 0 : range.slab->fence;
     slabs_->take_all(make_slab(*range.slab, index),
                      [&](BlockRef block) { own.put_behind({block, fence}); });
     return true;

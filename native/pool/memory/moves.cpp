@@ -196,7 +196,9 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
         if (own != nullptr) {
             const std::lock_guard guard(own->lock);
             rest.record(0).set(State::stream_cached, own->number, 0);
-            own->ranges.put(rest, range->fence);
+            own->ranges.put(rest, is_broken(Rule::rest_of_mapped_range_keeps_newest_fence)
+                                      ? 0
+                                      : range->fence);
         } else {
             rest.record(0).set(State::idle, 0, 0);
             pieces_->note_idle(rest.extent(), card_.now());
