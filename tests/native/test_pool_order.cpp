@@ -144,13 +144,13 @@ struct Apart {
         config.thread_cache_max_blocks = 0;
         return config;
     }
-    // Two pieces move behind the 8 MiB.
-    void move() {
-        moved = must_malloc(*pool, 14 * kMiB, stream);
+    // Pieces move behind the 8 MiB.
+    void move(std::uint64_t bytes, int pieces) {
+        moved = must_malloc(*pool, bytes, stream);
         CHECK_EQUAL(moved, back);
-        CHECK_EQUAL(pool->stats().remapped_bytes, 8 * kMiB);
+        CHECK_EQUAL(pool->stats().remapped_bytes, pieces * 4 * kMiB);
         CHECK_EQUAL(pool->stats().reserved, 22 * kMiB);
-        card.use(moved, 14 * kMiB, stream);
+        card.use(moved, bytes, stream);
     }
     void use_on_other(std::uint64_t bytes) {
         const std::uint64_t block = must_malloc(*pool, bytes, other);
@@ -175,7 +175,7 @@ struct Apart {
 TEST(what_is_left_where_pieces_moved_away_stays_behind_its_fence) {
     for (const bool durable : {true, false}) {
         Apart apart(durable);
-        apart.move();
+        apart.move(14 * kMiB, 2);
         apart.use_on_other(4 * kMiB);  // the third piece is what it can get
     }
 }
@@ -183,7 +183,7 @@ TEST(what_is_left_where_pieces_moved_away_stays_behind_its_fence) {
 TEST(what_is_left_of_memory_put_together_stays_behind_the_newest_fence) {
     for (const bool durable : {true, false}) {
         Apart apart(durable);
-        apart.move();
+        apart.move(14 * kMiB, 2);
         apart.use_on_other(2 * kMiB);  // the best fit is the end of the second piece
     }
 }
@@ -497,7 +497,7 @@ TEST(an_old_mapping_of_a_raw_stream_goes_when_the_stream_was_given_again) {
     Apart apart(false);
     // The request cannot record the fence that the old mappings wait for.
     CHECK_EQUAL(gpu::sim().inject("cuEventRecord", 1, 1'000'000, CUDA_ERROR_UNKNOWN, 0), 0);
-    apart.move();
+    apart.move(20 * kMiB, 3);  // all that the stream has
     gpu::sim().clear_faults();
     Pool& pool = *apart.pool;
     CHECK_EQUAL(apart.card.call.cuStreamSynchronize(apart.stream.handle), CUDA_SUCCESS);
@@ -510,7 +510,7 @@ TEST(an_old_mapping_of_a_raw_stream_goes_when_the_stream_was_given_again) {
     CHECK_EQUAL(pool.malloc(20 * kMiB, apart.stream, false, why), std::uint64_t{0});
     CHECK_EQUAL(apart.card.call.cuStreamSynchronize(apart.stream.handle), CUDA_SUCCESS);
     pool.step();
-    CHECK_EQUAL(apart.card.calls("cuMemUnmap"), std::uint64_t{2});
+    CHECK_EQUAL(apart.card.calls("cuMemUnmap"), std::uint64_t{3});
 }
 
 TEST(a_lent_block_is_held_until_the_other_stream_is_past) {
