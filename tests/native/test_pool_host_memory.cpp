@@ -145,6 +145,35 @@ TEST(a_block_straight_from_the_driver_whose_free_fails_is_in_use_still) {
     }
 }
 
+// Later failures leave the lists of mapped memory inconsistent.
+TEST(a_move_that_fails_before_the_driver_is_called_leaves_the_stream_its_memory) {
+    int failures = 0;
+    for (long nth = 0;; ++nth) {
+        const Card card;
+        Config config;
+        config.limit = 32 * kMiB;
+        const auto pool = open_pool(card, config);
+        const StreamRef stream = card.stream(true);
+        std::vector<std::uint64_t> blocks(8);  // on a piece each
+        for (std::uint64_t& block : blocks) block = must_malloc(*pool, 4 * kMiB, stream);
+        for (std::size_t i = 0; i < blocks.size(); i += 2) must_free(*pool, blocks[i]);
+        gpu::sim().reset_call_counts();
+        Failure why;
+        std::uint64_t block = 0;
+        const bool failing =
+            without_host_memory(nth, [&] { block = pool->malloc(12 * kMiB, stream, true, why); });
+        if (block != 0 && failing) continue;  // it could do without
+        if (block != 0 || card.calls("cuMemMap") > 0) break;
+        ++failures;
+        CHECK_EQUAL(pool->stats().waiting, 16 * kMiB);
+        CHECK_EQUAL(pool->stats().reserved, 32 * kMiB);
+        // Each piece serves again.
+        for (std::size_t i = 0; i < blocks.size(); i += 2) must_malloc(*pool, 4 * kMiB, stream);
+        CHECK_EQUAL(pool->stats().waiting, std::uint64_t{0});
+    }
+    CHECK(failures > 3);
+}
+
 TEST(a_number_that_finds_no_host_memory_for_its_fence_stays_open) {
     const Card card;
     const StreamRef stream = card.stream(true);
