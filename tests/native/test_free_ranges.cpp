@@ -264,3 +264,25 @@ TEST(ranges_keep_the_state_and_the_class_of_their_blocks) {
     CHECK(bench.ranges.before(kBase + 40 * kSpan, &bench.free) == front);
     CHECK_EQUAL(bench.ranges.not_idle(), std::size_t{1});
 }
+
+// The map keeps entries inside a range from before it was joined. Its memory is unmapped, the
+// records serve other ranges, and some of the addresses are mapped again.
+TEST(what_the_map_says_of_addresses_that_nothing_is_mapped_at_joins_nothing) {
+    for (const bool front_again : {true, false}) {
+        Bench bench;
+        Slab& range = bench.add(bench.free, 0, 4, 1);
+        const Slab& behind = bench.add(bench.free, 4, 6, 2);
+        bench.free.join();
+        Ranges::Spare spare;
+        bench.free.remove_part(range, {kBase, 10 * kSpan}, spare);
+        // Both records are in use again.
+        bench.add(bench.free, 20, 8, 3);
+        CHECK(taken(bench.free.take_best(3 * kSpan)) == (Part{20, 3, 3}));
+        CHECK(bench.ranges.behind(kBase + 23 * kSpan, &bench.free) == &behind);
+        const Part again = front_again ? Part{0, 4, 4} : Part{4, 6, 4};
+        bench.add(bench.free, 30, 2, 5);
+        bench.add(bench.free, again.begin, again.spans, 4);
+        bench.free.join();
+        CHECK(Bench::parts_of(bench.free) == (Parts{again, {23, 5, 3}, {30, 2, 5}}));
+    }
+}
