@@ -37,6 +37,27 @@ TEST(bad_pointers_and_sizes_are_refused_and_change_nothing) {
     CHECK_EQUAL(pool->check_invariants(), std::string());
 }
 
+TEST(a_pointer_into_a_joined_block_is_refused_wherever_parts_of_it_began) {
+    const Card card;
+    const auto pool = open_pool(card);
+    const StreamRef stream = card.stream(true);
+    const std::uint64_t first = must_malloc(*pool, 4 * kMiB, stream);
+    const std::uint64_t second = must_malloc(*pool, 4 * kMiB, stream);
+    CHECK_EQUAL(second, first + 4 * kMiB);
+    must_free(*pool, first);
+    must_free(*pool, second);
+    const std::uint64_t whole = must_malloc(*pool, 8 * kMiB, stream);
+    CHECK_EQUAL(whole, first);
+    for (std::uint64_t inside = kSpan; inside < 8 * kMiB; inside += kSpan) {
+        Failure why;
+        CHECK(!pool->free(whole + inside, {}, {}, why));
+        CHECK(why.kind == Failure::Kind::bad_value);
+    }
+    CHECK_EQUAL(pool->stats().current_usage, 8 * kMiB);
+    must_free(*pool, whole);
+    CHECK_EQUAL(pool->check_invariants(), std::string());
+}
+
 TEST(statistics_add_up) {
     const Card card;
     const auto pool = open_pool(card);
