@@ -20,10 +20,11 @@ struct Memory {
         check_order(card);
         check_nothing_left();
     }
-    BlockRef make(std::uint64_t bytes, bool own = false, bool is_short = true) {
+    BlockRef make(std::uint64_t bytes, bool own = false,
+                  DeviceMemory::Thrift thrift = DeviceMemory::Thrift::must) {
         Failure why;
         const DeviceMemory::Made made =
-            memory.make_range(bytes, own ? stream : nullptr, is_short, why);
+            memory.make_range(bytes, own ? stream : nullptr, thrift, why);
         REQUIRE(made.block.slab != nullptr);
         made.block.block().set(State::live, 0, 0);
         return made.block;
@@ -117,6 +118,26 @@ TEST(idle_pieces_move_before_those_of_the_stream_and_both_before_growth) {
     CHECK_EQUAL(bench.check(), std::string());
 }
 
+TEST(pieces_move_as_far_as_it_is_wanted_or_no_new_memory_may_be_taken) {
+    using Thrift = DeviceMemory::Thrift;
+    for (const bool limited : {false, true}) {
+        for (const Thrift thrift : {Thrift::none, Thrift::must}) {
+            Config config;
+            if (limited) config.limit = 16 * kMiB;
+            Memory bench(config);
+            std::vector<BlockRef> blocks;
+            for (int i = 0; i < 4; ++i) blocks.push_back(bench.make(4 * kMiB));
+            bench.memory.give_idle(blocks[0]);
+            bench.memory.give_idle(blocks[2]);
+            bench.make(8 * kMiB, true, thrift);
+            const bool moves = limited || thrift == Thrift::must;
+            CHECK_EQUAL(bench.counters.remapped_bytes, moves ? 8 * kMiB : 0);
+            CHECK_EQUAL(bench.memory.reserved(), (moves ? 16 : 24) * kMiB);
+            CHECK_EQUAL(bench.check(), std::string());
+        }
+    }
+}
+
 TEST(addresses_left_behind_by_moves_are_used_again) {
     Memory bench;
     std::vector<BlockRef> blocks;
@@ -153,7 +174,8 @@ TEST(memory_that_is_taken_at_once_is_idle_and_never_moves_or_goes) {
     for (int i = 0; i < 8; ++i) blocks.push_back(bench.memory.take_idle_range(4 * kMiB));
     for (std::size_t i = 0; i < blocks.size(); i += 2) bench.memory.give_idle(blocks[i]);
     Failure why;
-    CHECK(bench.memory.make_range(8 * kMiB, bench.stream, true, why).block.slab == nullptr);
+    CHECK(bench.memory.make_range(8 * kMiB, bench.stream, DeviceMemory::Thrift::must, why)
+              .block.slab == nullptr);
     CHECK(why.kind == Failure::Kind::out_of_memory);
     why = {};
     CHECK_EQUAL(bench.memory.join_idle(why), std::uint64_t{0});

@@ -2,6 +2,7 @@
 // moved, joined and given back. Beside it stand bits, one for each span: what is in which set
 // before and after a step, which says what the step may have done. The checker watches the order of
 // streams.
+#include <array>
 #include <bitset>
 #include <random>
 #include <vector>
@@ -177,7 +178,9 @@ class Random {
         if (before.own[stream].none()) CHECK(after == before);
     }
     void make(int stream) {
-        const bool with_own = below(4) != 0, is_short = below(2) == 0;
+        using Thrift = DeviceMemory::Thrift;
+        const bool with_own = below(4) != 0;
+        const Thrift thrift = std::array{Thrift::none, Thrift::earned, Thrift::must}[below(3)];
         const std::shared_ptr<StreamCache>& own = own_[stream];
         const std::uint64_t bytes = some_bytes();
         const Free before = free_now();
@@ -188,7 +191,7 @@ class Random {
         const std::uint64_t lacking = whole - std::min(whole, can_move);
         Failure why;
         const DeviceMemory::Made one =
-            memory_.make_range(bytes, with_own ? own : nullptr, is_short, why);
+            memory_.make_range(bytes, with_own ? own : nullptr, thrift, why);
         const Free after = free_now();
         const std::uint64_t created = memory_.mapped() - mapped;
         CHECK(after.own[1 - stream] == before.own[1 - stream]);
@@ -206,9 +209,9 @@ class Random {
         CHECK_EQUAL(one.grown, created > 0);
         CHECK_EQUAL(one.block.bytes(), bytes);
         CHECK(created <= may_grow);
-        // Not more than what is lacking if memory is short, nor than what was asked for; but a
+        // Not more than what is lacking where pieces must move, nor than what was asked for; but a
         // small request takes a whole page.
-        CHECK(created <= (is_short && bytes >= kPage ? lacking : whole));
+        CHECK(created <= (thrift == Thrift::must && bytes >= kPage ? lacking : whole));
         CHECK_EQUAL(after.count() + bytes / kSpan, before.count() + created / kSpan);
         hold(one.block, stream);
     }
