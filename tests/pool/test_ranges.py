@@ -1,8 +1,4 @@
-"""Large memory serves other sizes than it had.
-
-It is cut and joined without a driver call, but no handle is lost for something small, so that what
-is free can be put together when the pool is short.
-"""
+"""Free ranges: blocks above 60 KiB are cut off them, and joined again, without a driver call."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device, Simulator, Stream
 
-from .support import MIB, calls
+from .support import KIB, MIB, Foreign, calls, eventually, run
 
 GIB = 1 << 30
 WHOLE = 128 * MIB
@@ -41,7 +37,7 @@ def free(pool: Pool, blocks: list[int]) -> None:
 
 
 @pytest.mark.sim_only
-def test_a_stream_cuts_what_it_has_freed_and_puts_it_together_again(
+def test_a_stream_cuts_what_it_has_freed_and_joins_it_again(
     shared: Pool, stream: Stream, sim: Simulator
 ) -> None:
     shared.free(shared.malloc(WHOLE, stream))
@@ -74,7 +70,7 @@ def test_what_is_cut_holds_what_is_written(shared: Pool, device: Device, stream:
 def test_steps_of_changing_sizes_hold_little_more_than_they_use(
     shared: Pool, stream: Stream
 ) -> None:
-    """What a training run does: the smallest stretch serves, and neighbours are joined again."""
+    """What a training run does: the smallest range serves, and neighbours are joined again."""
     gradients: list[int] = []
     for batch in 6 * (32, 8, 48, 16, 64, 24, 4, 40):
         unit = batch * MIB // 8
@@ -92,33 +88,39 @@ def test_steps_of_changing_sizes_hold_little_more_than_they_use(
         assert shared.check_invariants() == ""
     free(shared, gradients)
     stats = shared.stats()
-    assert stats.peak_usage < stats.peak_reserved < stats.peak_usage * 5 / 4
-    assert stats.remapped_bytes == 0
+    assert stats.peak_usage < stats.peak_reserved < stats.peak_usage * 1.03
+    assert stats.remap_hits + stats.growth_hits < stats.allocation_count / 50
+    assert stats.remapped_bytes < stats.peak_reserved
 
 
-@pytest.mark.sim(data=False, capacity="128GiB")
-def test_small_blocks_do_not_keep_large_handles(shared: Pool, stream: Stream) -> None:
-    large = shared.malloc(WHOLE, stream)  # one handle
+@pytest.mark.sim_only
+def test_a_small_block_keeps_one_piece_of_a_large_one(
+    shared: Pool, device: Device, stream: Stream
+) -> None:
+    large = shared.malloc(WHOLE, stream)  # 16 pieces of 8 MiB
+    assert shared.stats().pieces == 16
     shared.free(large)
     small = shared.malloc(2 * MIB, stream)
-    assert not large <= small < large + WHOLE
+    assert small == large
+    device.synchronize()
+    assert shared.trim() == WHOLE - 8 * MIB
     shared.free(small)
 
 
 @pytest.mark.sim_only
-def test_idle_memory_is_cut_and_goes_back_when_all_of_it_is_idle(
+def test_idle_memory_is_cut_and_each_piece_goes_back_when_all_of_it_is_idle(
     pool: Pool, device: Device, sim: Simulator
 ) -> None:
     with device.stream() as gone:
         pool.free(pool.malloc(16 * MIB, gone))
     assert pool.stats().idle == 16 * MIB
     calls(sim)
-    kept = pool.malloc(4 * MIB)
-    assert "cuMemCreate" not in calls(sim)
-    assert (pool.stats().idle_hits, pool.stats().idle) == (1, 12 * MIB)
-    assert pool.trim() == 8 * MIB  # the block keeps one of two handles
+    kept = pool.malloc(3 * MIB)
+    assert calls(sim) == {}
+    assert (pool.stats().idle_hits, pool.stats().idle) == (1, 13 * MIB)
+    assert pool.trim() == 12 * MIB  # the block keeps one of four pieces
     pool.free(kept)
-    assert pool.release_all() == 8 * MIB
+    assert pool.release_all() == 4 * MIB
 
 
 @pytest.mark.sim_only
@@ -137,7 +139,7 @@ def test_what_is_preallocated_is_there_in_a_large_pool_too(
 
 
 @pytest.mark.sim_only
-def test_a_handle_is_cut_rather_than_waited_for(device: Device, stream: Stream) -> None:
+def test_a_large_block_is_cut_rather_than_waited_for(device: Device, stream: Stream) -> None:
     """The stream has it all free, and its kernel runs."""
     with Pool(device=device, background=False, limit=64 * MIB) as pool:
         large = pool.malloc(64 * MIB, stream)
@@ -154,14 +156,14 @@ def test_a_handle_is_cut_rather_than_waited_for(device: Device, stream: Stream) 
 @pytest.mark.sim_only
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_is_free_serves_whatever_fits(device: Device, stream: Stream, seed: int) -> None:
-    """Five sixths of the limit: the rest may be lost to cut handles and to rounding."""
+    """15 of 16 parts of the limit: the rest may lie in pieces that a block in use keeps."""
     choose = random.Random(seed)
     limit = 1152 * MIB
     with Pool(device=device, background=False, limit=limit) as pool:
         live: dict[int, int] = {}
         for step in range(1500):
             size = 2 * MIB * choose.choice([1, 2, 3, 5, 8, 13, 21, 34, 55, 89])
-            while live and sum(live.values()) + size > limit * 5 // 6:
+            while live and sum(live.values()) + size > limit * 15 // 16:
                 address = choose.choice(list(live))
                 pool.free(address)
                 del live[address]
@@ -173,23 +175,6 @@ def test_whatever_is_free_serves_whatever_fits(device: Device, stream: Stream, s
         assert pool.stats().remap_hits > 10
         assert pool.stats().peak_reserved <= limit
         free(pool, list(live))
-
-
-@pytest.mark.sim(data=False, capacity="4GiB")
-@pytest.mark.sim_only
-def test_a_large_pool_cuts_no_handle_for_less_but_uses_up_what_is_cut(
-    shared: Pool, stream: Stream, sim: Simulator
-) -> None:
-    blocks = [shared.malloc(GIB // 2, stream)]  # an eighth of the card; handles are of 8 MiB
-    shared.free(shared.malloc(16 * MIB, stream))
-    calls(sim)
-    blocks.append(shared.malloc(2 * MIB, stream))
-    assert calls(sim)["cuMemCreate"] == 1
-    front = shared.malloc(10 * MIB, stream)  # one of the two, and a part of the other
-    rest = shared.malloc(2 * MIB, stream)
-    assert calls(sim) == {}
-    assert rest == front + 10 * MIB
-    free(shared, [*blocks, front, rest])
 
 
 def one_training_step(pool: Pool, stream: Stream, batch: int) -> None:
@@ -206,19 +191,20 @@ def one_training_step(pool: Pool, stream: Stream, batch: int) -> None:
 
 @pytest.mark.sim(data=False)
 @pytest.mark.sim_only
-def test_changing_sizes_settle_at_a_limit_and_hardly_anything_moves(
-    device: Device, stream: Stream, sim: Simulator
+def test_changing_sizes_settle_just_above_what_is_in_use_and_hardly_anything_moves(
+    device: Device, stream: Stream
 ) -> None:
-    """Handles that are mapped a second time: now and then a block's, not those of every step."""
-    limit = 1152 * MIB
-    with Pool(device=device, background=False, limit=limit) as pool:
-        maps = []
-        for _ in range(8):
-            calls(sim)
+    peak = 816 * MIB
+    with Pool(device=device, background=False, limit=peak * 102 // 100) as pool:
+        for number in range(6):
+            pool.reset_stats()
             for batch in (8, 2, 12, 4, 16, 6, 1, 10):
                 one_training_step(pool, stream, batch)
             pool.step()
-            maps.append(calls(sim).get("cuMemMap", 0))
-        assert sum(maps[2:]) < 60
-        assert pool.stats().peak_usage > limit * 2 // 3
+            stats = pool.stats()
+            assert stats.peak_usage == peak
+            if number >= 2:
+                assert (stats.growth_hits, stats.gpu_wait_hits) == (0, 0)
+                assert stats.remap_hits <= stats.allocation_count / 500
+                assert stats.remapped_bytes <= peak / 16
         assert pool.check_invariants() == ""
