@@ -116,35 +116,42 @@ struct alignas(64) Slab {
     Relaxed<std::uint64_t> address;
     Relaxed<std::uint64_t> block_bytes;
     Relaxed<std::uint64_t> reciprocal;  // 2^32 / units of a block, rounded up; 0: only one block
-    const std::unique_ptr<Block[]> blocks;
+    Block* const blocks;
     Relaxed<std::uint32_t> count;
     Relaxed<ClassIndex> index;     // the class of its blocks
     Relaxed<std::uint64_t> asked;  // of a large block: what the user asked for
+    Block only;                    // of a range
     Relaxed<bool> large;           // one block, which is a range
     // Records of larger blocks have a cache line each: neighbours often belong to other threads.
     const std::uint8_t spread;         // records are 2^spread apart
     const std::uint8_t capacity_bits;  // there are 2^capacity_bits records
-    Relaxed<std::uint64_t> bytes;  // of its spans
-    // With the pool's lock; of a range, with that of ranges.
-    std::vector<std::uint32_t> idle;  // numbers of idle blocks
-    std::size_t slot = kNowhere;      // index in the list of slabs of its class with idle blocks,
-                                      // or in that of ranges
+    bool fresh = false;                // of a free range: put there since neighbours were joined
     // Of a range: where it is free, and its links and fence there, with the lock of that set.
-    Relaxed<const FreeRanges*> free_in;
+    alignas(64) Relaxed<const FreeRanges*> free_in;
+    Relaxed<std::uint64_t> bytes;  // of its spans
     Slab* next = nullptr;
     Slab* before = nullptr;
     Slab* fresh_next = nullptr;
     Slab* fresh_before = nullptr;
     Fences::Number fence = 0;
-    bool fresh = false;  // put there since neighbours were joined
+    // With the pool's lock; of a range, with that of ranges.
+    std::size_t slot = kNowhere;      // index in the list of slabs of its class with idle blocks,
+                                      // or in that of ranges
+    std::vector<std::uint32_t> idle;  // numbers of idle blocks
 
     static constexpr std::size_t kNowhere = ~std::size_t{0};
     static constexpr std::uint64_t kSpreadFrom = 4096;
 
     Slab(std::uint8_t spread_, std::uint8_t capacity_bits_)
-        : blocks(std::make_unique<Block[]>(std::size_t{1} << (capacity_bits_ + spread_))),
+        : blocks(capacity_bits_ == 0 ? &only
+                                     : new Block[std::size_t{1} << (capacity_bits_ + spread_)]),
           spread(spread_),
           capacity_bits(capacity_bits_) {}
+    ~Slab() {
+        if (blocks != &only) delete[] blocks;
+    }
+    Slab(const Slab&) = delete;
+    Slab& operator=(const Slab&) = delete;
     static std::uint8_t spread_of(std::uint64_t block_bytes) {
         return block_bytes >= kSpreadFrom ? 3 : 0;
     }

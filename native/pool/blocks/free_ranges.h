@@ -107,10 +107,10 @@ class FreeRanges {
             Slab* range = fresh_;
             forget_fresh(*range);
             // Neighbours may have neighbours that are as fresh as they are.
-            for (Slab* other; is_here(other = ranges_.before(range->address));) {
+            while (Slab* const other = ranges_.before(range->address, this)) {
                 range = &join(*other, *range);
             }
-            for (Slab* other; is_here(other = ranges_.behind(range->extent().end()));) {
+            while (Slab* const other = ranges_.behind(range->extent().end(), this)) {
                 join(*range, *other);
             }
         }
@@ -155,8 +155,8 @@ class FreeRanges {
     bool has_missed_neighbours() const {
         bool missed = false;
         each([&](const Slab& range) {
-            const Slab* const behind = ranges_.behind(range.extent().end());
-            missed |= is_here(behind) && !range.fresh && !behind->fresh;
+            const Slab* const behind = ranges_.behind(range.extent().end(), this);
+            missed |= behind != nullptr && !range.fresh && !behind->fresh;
             return true;
         });
         return missed;
@@ -178,7 +178,6 @@ class FreeRanges {
         const std::uint64_t step = (spans >> (doubling + 4)) - kSteps;  // 0 to 15
         return kExact + kSteps * doubling + step;
     }
-    bool is_here(const Slab* range) const { return range != nullptr && range->free_in == this; }
     std::size_t next_filled(std::size_t from) const {
         for (std::size_t word = from / 64; word < filled_.size(); ++word, from = 0) {
             const std::uint64_t ahead = filled_[word] >> from % 64;

@@ -31,9 +31,15 @@ class PageMap {
         if (address - base_ >= bytes_.load(std::memory_order_relaxed)) return nullptr;
         return table_[(address - base_) / kSpan].load(std::memory_order_acquire);
     }
-    // Of a range only the first and the last entry are set, so that neighbours are found.
+    // Of a range only the first and the last entry are set, so that neighbours are found. Entries
+    // between them may be left from earlier ranges.
     void enter(Slab& slab) { set(slab, &slab); }
     void remove(const Slab& slab) { set(slab, nullptr); }
+    // One of the two alone, of a range that has changed there.
+    void enter_first(Slab& range) { entry(range.address).store(&range, std::memory_order_release); }
+    void enter_last(Slab& range) {
+        entry(range.address + range.bytes - kSpan).store(&range, std::memory_order_release);
+    }
     // Every address counts as foreign from now on.
     void shut() { bytes_.store(0, std::memory_order_relaxed); }
 
@@ -42,8 +48,9 @@ class PageMap {
 
     PageMap(std::uint64_t base, std::uint64_t bytes, Entry* table)
         : base_(base), whole_(bytes), bytes_(bytes), table_(table) {}
+    Entry& entry(std::uint64_t address) { return table_[(address - base_) / kSpan]; }
     void set(const Slab& slab, Slab* owner) {
-        Entry* const first = table_ + (slab.address - base_) / kSpan;
+        Entry* const first = &entry(slab.address);
         const std::uint64_t entries = slab.bytes / kSpan;
         const std::uint64_t step = slab.large ? std::max<std::uint64_t>(entries - 1, 1) : 1;
         for (std::uint64_t i = 0; i < entries; i += step)

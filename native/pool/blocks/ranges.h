@@ -31,7 +31,9 @@ class Ranges {
     Slab& make(const Extent& extent) {
         const std::lock_guard guard(lock_);
         Slab& range = add();
-        enter(range, extent);
+        range.address = extent.address;
+        set_bytes(range, extent.bytes);
+        page_map_.enter(range);
         return range;
     }
     // So that the next `count` cuts with these records cannot fail.
@@ -49,26 +51,24 @@ class Ranges {
     // The range keeps its first `bytes`. The rest becomes another range, which is returned.
     Slab& cut(Slab& range, std::uint64_t bytes, Spare& spare) {
         reserve(spare, 1);
-        const Extent whole = range.extent();
-        page_map_.remove(range);
         Slab& rest = *spare.back();
         spare.pop_back();
-        const Block& block = range.record(0);
-        rest.record(0).set(block.state(), block.stream(), 0);
-        enter(rest, {whole.address + bytes, whole.bytes - bytes});
-        enter(range, {whole.address, bytes});
+        rest.only.set(range.only.state(), range.only.stream(), 0);
+        rest.address = range.address + bytes;
+        set_bytes(rest, range.bytes - bytes);
+        page_map_.enter(rest);
+        set_bytes(range, bytes);
+        page_map_.enter_last(range);
         return rest;
     }
     // The neighbour behind a range becomes a part of it.
     void join(Slab& range, Slab& behind, Spare& spare) {
-        reserve_room(spare);
-        const Extent whole{range.address, range.bytes + behind.bytes};
-        page_map_.remove(range);
-        page_map_.remove(behind);
+        if (spare.size() == spare.capacity()) spare.reserve(2 * spare.size() + 8);
+        set_bytes(range, range.bytes + behind.bytes);
+        page_map_.enter_last(range);
         behind.bytes = 0;
-        behind.record(0).set(State::idle, 0, 0);
+        behind.only.set(State::idle, 0, 0);
         spare.push_back(&behind);
-        enter(range, whole);
     }
     // Gives back all but `most` of the spare records.
     void keep(Spare& spare, std::size_t most) {
@@ -77,10 +77,18 @@ class Ranges {
         for (; spare.size() > most; spare.pop_back()) remove(*spare.back());
     }
 
-    // The range that ends where an extent begins, or begins where it ends; null: none, or a slab.
-    // What it is used for must be asked of `free_in` before anything else is read.
-    Slab* before(std::uint64_t address) const { return at(address - 1); }
-    Slab* behind(std::uint64_t end) const { return at(end); }
+    // The range in a set of free ones that ends at an address, or begins there; null: none. With
+    // the lock of the set.
+    Slab* before(std::uint64_t address, const FreeRanges* in) const {
+        Slab* const found = page_map_.slab_of(address - 1);
+        if (found == nullptr || found->free_in != in) return nullptr;
+        return found->address + found->bytes == address ? found : nullptr;
+    }
+    Slab* behind(std::uint64_t address, const FreeRanges* in) const {
+        Slab* const found = page_map_.slab_of(address);
+        if (found == nullptr || found->free_in != in) return nullptr;
+        return found->address == address ? found : nullptr;
+    }
 
     // visit(const Slab&), in no order. With the pool's lock and those of all stream caches.
     template <class Visit>
@@ -101,13 +109,6 @@ class Ranges {
     }
 
   private:
-    Slab* at(std::uint64_t address) const {
-        Slab* const found = page_map_.slab_of(address);
-        return found != nullptr && found->large ? found : nullptr;
-    }
-    static void reserve_room(Spare& spare) {
-        if (spare.size() == spare.capacity()) spare.reserve(2 * spare.size() + 8);
-    }
     Slab& add() {
         used_.push_back(records_.take(kSpan, 1));
         Slab& range = *used_.back();
@@ -116,12 +117,10 @@ class Ranges {
         range.slot = used_.size() - 1;
         return range;
     }
-    void enter(Slab& range, const Extent& extent) {
-        range.address = extent.address;
-        range.bytes = extent.bytes;
-        range.block_bytes = extent.bytes;
-        range.index = range_class_of(extent.bytes);
-        page_map_.enter(range);
+    static void set_bytes(Slab& range, std::uint64_t bytes) {
+        range.bytes = bytes;
+        range.block_bytes = bytes;
+        range.index = range_class_of(bytes);
     }
     void remove(Slab& range) {
         std::swap(used_[range.slot], used_.back());

@@ -125,12 +125,9 @@ void DeviceMemory::join_idle_to(StreamCache& own) {
     const std::lock_guard guard(own.lock);
     if (own.ended || own.ranges.empty()) return;
     idle_->join();
-    const auto is_own = [&](const Slab* range) {
-        return range != nullptr && range->free_in == &own.ranges;
-    };
     idle_->each([&](Slab& range) {
-        if (is_own(ranges_->before(range.address)) ||
-            is_own(ranges_->behind(range.extent().end()))) {
+        if (ranges_->before(range.address, &own.ranges) != nullptr ||
+            ranges_->behind(range.extent().end(), &own.ranges) != nullptr) {
             idle_->take(range);
             range.record(0).set(State::stream_cached, own.number, 0);
             own.ranges.put(range, 0);

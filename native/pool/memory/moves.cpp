@@ -43,14 +43,13 @@ struct DeviceMemory::Move {
 // The largest free range with addresses behind it that nothing is mapped at.
 void DeviceMemory::choose_base(Move& move, std::uint64_t bytes, const FreeRanges* own) const {
     for (const auto& [begin, hole] : addresses_->holes().ranges()) {
-        Slab* const range = ranges_->before(begin);
+        Slab* const of_own = own != nullptr ? ranges_->before(begin, own) : nullptr;
+        Slab* const range = of_own != nullptr ? of_own : ranges_->before(begin, idle_.get());
         if (range == nullptr) continue;
-        const FreeRanges* const free_in = range->free_in;
-        if (free_in == nullptr || (free_in != idle_.get() && free_in != own)) continue;
         if (range->bytes >= bytes || hole < bytes - range->bytes + kSlack) continue;
         if (move.base != nullptr && move.base->bytes >= range->bytes) continue;
         move.base = range;
-        move.own_base = free_in == own;
+        move.own_base = range == of_own;
     }
 }
 
