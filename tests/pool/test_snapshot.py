@@ -67,7 +67,7 @@ def test_sums_by_class_stream_and_stack(small: Snapshot) -> None:
 
 def test_many_classes_are_put_together_by_doublings() -> None:
     layout = layouts.small()
-    layout["extents"] = [layouts.extent(BASE, [2 * MIB], "slabs")]
+    layout["extents"] = [layouts.extent(BASE, [2 * MIB])]
     layout["slabs"] = []
     sizes = range(256, 256 * 31, 256)
     starts = [BASE + sum(sizes[:index]) for index in range(len(sizes))]
@@ -85,7 +85,7 @@ def test_a_file_gives_the_same_snapshot_back(small: Snapshot, tmp_path: Path) ->
     small.save(tmp_path / "pool.json")
     assert Snapshot.read(tmp_path / "pool.json") == small
     document = json.loads((tmp_path / "pool.json").read_text())
-    assert (document["format"], document["version"]) == ("vramkit.snapshot", 2)
+    assert (document["format"], document["version"]) == ("vramkit.snapshot", 3)
     assert document["stacks"][str(BASE)] == ["a.py:1 in f", "b.py:2 in main"]
 
 
@@ -113,7 +113,7 @@ def one_block(**fields: Any) -> str:
         ("[1]", "Expected `object`"),
         ("{}", "its format is ''"),
         (changed(format="other"), "its format is 'other', not 'vramkit.snapshot'"),
-        (changed(version=1), "it is of version 1, and this vramkit reads 2"),
+        (changed(version=2), "it is of version 2, and this vramkit reads 3"),
         (changed(extents="none"), "Expected `array`"),
         (changed(stats={}), "its stats have no fragmentation_bytes"),
         (changed(streams=[]), "there are 0"),
