@@ -56,7 +56,7 @@ Pool::~Pool() {
     if (parts_.card.forgotten) return;
     const SlowPathScope scope = parts_.card.enter();
     if (!parts_.memory.is_open()) {  // host memory ran out while it was made
-        parts_.memory.give_addresses_back();
+        parts_.memory.close();
         return;
     }
     // Live blocks go too: nobody can free them any more.
@@ -232,10 +232,7 @@ bool Pool::close(Failure& why) {
             parts_.streams.events().drop();
             // What the driver refused to take back, and blocks of graphs, are tried again in the
             // destructor.
-            if (parts_.memory.mapped() == 0) {
-                parts_.memory.page_map().shut();
-                parts_.memory.give_addresses_back();
-            }
+            parts_.memory.close();
         }
     }
     maintenance_.stop();

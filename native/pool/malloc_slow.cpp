@@ -12,8 +12,8 @@ namespace {
 // Other streams whose oldest fence is polled for one of their blocks. A poll costs as much as the
 // rest of the path, and the oldest fence is the likeliest to have passed.
 constexpr int kQuestions = 1;
-// Thread caches that keep more than this part of what the pool holds are emptied before memory
-// moves or is taken from the driver.
+// Thread caches that keep more than this part of what the pool holds give up their large blocks
+// before memory moves or is taken from the driver.
 constexpr std::uint64_t kCachedPart = 256;
 // On the host for all streams, before a request fails.
 constexpr int kWaits = 3;
@@ -96,28 +96,36 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_
         why.message = explain(request.asked, why);
         return {};
     }
-    // All that is free and done with, in caches of all threads and streams; then what takes driver
-    // calls.
-    const auto gather = [&](bool empty_caches) {
-        if (empty_caches) {
-            parts_.threads.drain_all();  // before the fence, so that what it drains is behind it
-            record_fence();
-        }
+    if (found_small(cache, request, block)) return served();
+    // All that is free and done with, in the caches of streams.
+    const auto gather = [&] {
+        record_fence();
         parts_.collect(cache.stream_cache.get());
         if (cache.stream_cache != nullptr && !is_capture(cache.number)) {
             memory.join_idle_to(*cache.stream_cache);
         }
-        if (found_own()) return true;
-        if (found(take_idle(cache, request), &Stats::idle_hits)) return true;
-        if (found_small(cache, request, block)) return true;
-        const DeviceMemory::Made made = make(cache, request, why);
+        return found_own() || found(take_idle(cache, request), &Stats::idle_hits) ||
+               found_small(cache, request, block);
+    };
+    // What takes driver calls.
+    const auto make = [&](bool is_short) {
+        const DeviceMemory::Made made = this->make(cache, request, is_short, why);
         return found(made.block, made.grown ? &Stats::growth_hits : &Stats::remap_hits);
     };
-    const bool many = parts_.threads.cached_bytes() >
-                      std::max(kPage, memory.reserved() / kCachedPart);
-    if (gather(many)) return served();
+    if (gather()) return served();
+    const std::uint64_t few = std::max(kPage, memory.reserved() / kCachedPart);
+    if (parts_.threads.cached_bytes() > few && memory.spend(1)) {
+        parts_.threads.drain_ranges();
+        if (gather()) return served();
+    }
+    if (make(false)) return served();
     if (why.kind != Failure::Kind::out_of_memory) return {};
-    if (!many && gather(true)) return served();
+    // Memory is short.
+    const auto gather_all = [&] {
+        parts_.threads.drain_all();  // before the fence, so that what it drains is behind it
+        return gather() || make(true);
+    };
+    if (gather_all()) return served();
     if (may_wait && why.kind == Failure::Kind::out_of_memory) {
         // A block whose work is not done: the stream waits for it, not the host.
         if (found(take_after_gpu_wait(cache, request), &Stats::gpu_wait_hits)) return served();
@@ -125,7 +133,7 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_
         // waited for, hence more than once.
         for (int waits = 0; waits < kWaits && parts_.wait(guard); ++waits) {
             if (!is_open(why)) return {};
-            if (gather(true)) return served();
+            if (gather_all()) return served();
         }
     }
     maintenance_.notice();
@@ -158,12 +166,13 @@ bool Pool::found_small(ThreadCache& cache, const Request& request, BlockRef& blo
 }
 
 // Driver calls: free pieces are mapped where they are needed, or new ones.
-DeviceMemory::Made Pool::make(ThreadCache& cache, const Request& request, Failure& why) {
+DeviceMemory::Made Pool::make(ThreadCache& cache, const Request& request, bool is_short,
+                              Failure& why) {
     if (is_range(request.index)) {
         // Memory of a capture stays where it is.
         const bool may_move = cache.stream_cache != nullptr && !is_capture(cache.number);
         return parts_.memory.make_range(request.bytes, may_move ? cache.stream_cache : nullptr,
-                                        why);
+                                        is_short, why);
     }
     for (const std::uint64_t batch : {parts_.config.batch_alloc_count, std::uint64_t{1}}) {
         const DeviceMemory::Made made = parts_.memory.make_small(request.index, batch, why);

@@ -170,7 +170,7 @@ bool DeviceMemory::preallocate(ClassIndex index, std::uint64_t bytes, std::uint6
         while (slabs_->idle_blocks(index) < count) {
             const std::uint64_t slab = slab_bytes(index, count - slabs_->idle_blocks(index));
             BlockRef range = take_idle_range(slab);
-            if (range.slab == nullptr) range = make_range(slab, nullptr, why).block;
+            if (range.slab == nullptr) range = make_range(slab, nullptr, true, why).block;
             if (range.slab == nullptr) range = take_idle_range(slab_bytes(index, 1));
             if (range.slab == nullptr) return false;
             why = {};
@@ -181,7 +181,7 @@ bool DeviceMemory::preallocate(ClassIndex index, std::uint64_t bytes, std::uint6
     std::vector<BlockRef> ready;
     while (ready.size() < count) {
         BlockRef block = take_idle_range(bytes);
-        if (block.slab == nullptr) block = make_range(bytes, nullptr, why).block;
+        if (block.slab == nullptr) block = make_range(bytes, nullptr, true, why).block;
         if (block.slab == nullptr) break;
         ready.push_back(block);
     }
@@ -274,6 +274,25 @@ void DeviceMemory::map_ahead() {
     give_idle_extent({address, bytes});
 }
 
+void DeviceMemory::drop_idle() {
+    idle_->each([&](Slab& range) {
+        idle_->take(range);
+        return true;
+    });
+}
+
+void DeviceMemory::close() {
+    if (pieces_ != nullptr) {
+        if (is_fixed() && in_use() == 0) {
+            drop_idle();
+            pieces_->forget();
+        }
+        if (mapped() > 0) return;
+        page_map_->shut();
+    }
+    give_addresses_back();
+}
+
 void DeviceMemory::give_addresses_back() {
     if (addresses_ == nullptr) return;
     if (nvtx_ != nullptr) nvtx_->clear();  // no heap may remain in memory that is gone
@@ -287,10 +306,7 @@ void DeviceMemory::give_everything_back() {
 
 void DeviceMemory::forget_driver() {
     direct_bytes_ = 0;
-    idle_->each([&](Slab& range) {
-        idle_->take(range);
-        return true;
-    });
+    drop_idle();
     pieces_->forget();
     page_map_->shut();
     addresses_->forget();

@@ -56,12 +56,17 @@ class DeviceMemory {
 
     // A large block that takes driver calls: pieces that are free as a whole are mapped where they
     // are needed, idle ones and those of the stream, and new ones if that is not enough (moves.cpp).
-    // `own` is null if the stream's memory must stay where it is.
+    // `own` is null if the stream's memory must stay where it is. If memory is short, as much is
+    // moved as helps; else new memory may be taken although free pieces are left.
     struct Made {
         BlockRef block;
         bool grown = false;  // with new memory
     };
-    Made make_range(std::uint64_t bytes, const std::shared_ptr<StreamCache>& own, Failure& why);
+    Made make_range(std::uint64_t bytes, const std::shared_ptr<StreamCache>& own, bool is_short,
+                    Failure& why);
+    // Whether it pays to do so much before memory is taken from the driver: to move a piece, or to
+    // empty thread caches, counts one (moves.cpp).
+    bool spend(std::uint64_t effort);
     // A small block of a new slab of `batch` blocks.
     Made make_small(ClassIndex index, std::uint64_t batch, Failure& why);
     // Makes idle blocks for later, as many as there is memory for. False and the reason: not all.
@@ -109,14 +114,18 @@ class DeviceMemory {
     const Pieces& pieces() const { return *pieces_; }
     NvtxMarks* nvtx() { return nvtx_.get(); }  // null: off, or there is no tool
 
-    // Gives the addresses back to the driver, when nothing is mapped; or everything.
-    void give_addresses_back();
+    // Gives the addresses back to the driver, unless memory is left that is in use or could not be
+    // released; or everything.
+    void close();
     void give_everything_back();
     // After a reset: the driver no longer knows anything.
     void forget_driver();
 
   private:
     struct Move;
+
+    void give_addresses_back();
+    void drop_idle();
 
     bool is_fixed() const { return addresses_->have_memory(); }
     // The size of pieces for so much new memory.
@@ -148,6 +157,7 @@ class DeviceMemory {
     std::unique_ptr<Pieces> pieces_;
     std::uint64_t direct_bytes_ = 0;
     std::uint64_t peak_reserved_ = 0;
+    std::uint64_t effort_ = 0;  // left before the next growth
     bool ahead_wanted_ = false;  // by map_ahead()
     bool grown_ = false, newly_wanted_ = false;
 };

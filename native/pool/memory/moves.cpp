@@ -16,6 +16,10 @@ namespace {
 
 // The addresses behind a range that is lengthened have room for one piece more than is needed.
 constexpr std::uint64_t kSlack = std::uint64_t{32} << 20;
+// A program whose free memory is always in the wrong places would move pieces and empty caches for
+// ever, where a little more memory ends it. So both are earned by growth, and where memory is not
+// short they take at most so many times as long as growth did.
+constexpr std::uint64_t kEffortForEachPiece = 5;
 
 }  // namespace
 
@@ -35,8 +39,10 @@ struct DeviceMemory::Move {
     std::uint64_t create = 0;     // new bytes behind them
     std::uint64_t most_piece = kPage;
 
-    bool has_own() const {
-        return own_base || std::ranges::any_of(runs, [](const Run& run) { return run.own; });
+    void stay() {
+        runs.clear();
+        pieces.clear();
+        moved = 0;
     }
 };
 
@@ -135,6 +141,8 @@ Slab* DeviceMemory::carry_out(Move& move, const std::shared_ptr<StreamCache>& ow
     Slab& made = ranges_->make({address, bytes});
     if (move.create > 0) note_growth();
     counters_.remapped_bytes += move.moved;
+    const std::uint64_t created = (move.create + move.most_piece - 1) / move.most_piece;
+    effort_ += kEffortForEachPiece * created;
     Slab* whole = &made;
     if (move.base != nullptr) {
         ranges_->join(*move.base, made, spare);
@@ -146,7 +154,8 @@ Slab* DeviceMemory::carry_out(Move& move, const std::shared_ptr<StreamCache>& ow
 }
 
 DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
-                                            const std::shared_ptr<StreamCache>& own, Failure& why) {
+                                            const std::shared_ptr<StreamCache>& own, bool is_short,
+                                            Failure& why) {
     if (is_fixed()) {
         why = Failure::out_of_memory();
         return {};
@@ -163,6 +172,7 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
         const std::uint64_t need = round_up(bytes - have, kPage);
         choose_pieces(move, *idle_, false, need);
         if (of_own) choose_pieces(move, own->ranges, true, need);
+        if (!is_short && need <= may_grow() && !spend(move.pieces.size())) move.stay();
         move.create = need - std::min(need, move.moved);
         if (move.create > may_grow()) {
             note_shortage("", why);
@@ -196,8 +206,14 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
     return {{range, 0}, move.create > 0};
 }
 
+bool DeviceMemory::spend(std::uint64_t effort) {
+    if (effort > effort_) return false;
+    effort_ -= effort;
+    return true;
+}
+
 DeviceMemory::Made DeviceMemory::make_small(ClassIndex index, std::uint64_t batch, Failure& why) {
-    const Made range = make_range(slab_bytes(index, batch), nullptr, why);
+    const Made range = make_range(slab_bytes(index, batch), nullptr, false, why);
     if (range.block.slab == nullptr) return {};
     make_slab(*range.block.slab, index);
     look_ahead();

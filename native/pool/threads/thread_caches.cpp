@@ -91,25 +91,26 @@ void ThreadCaches::retire(ThreadCache* cache) {
     std::erase_if(caches_, [&](const auto& each) { return each.get() == cache; });
 }
 
-void ThreadCaches::drain(ThreadCache& cache, bool end) {
+void ThreadCaches::drain(ThreadCache& cache, bool end, ClassIndex from) {
     const StreamRecord& stream = streams_[cache.number];
     std::vector<BlockRef> blocks;
     const auto take_out = [&] {
         const ThreadCache::Visited visited(cache);
         std::size_t count = 0;
-        for (ClassIndex index = 0; index < kClasses; ++index) {
+        for (ClassIndex index = from; index < kClasses; ++index) {
             const std::size_t kept = cache.bins[index].blocks.size();
             if (stream.cache != nullptr && kept > 0) stream.cache->make_room(index, kept);
             count += kept;
         }
         blocks.reserve(count);
-        for (ThreadCache::Bin& bin : cache.bins) {
+        for (ClassIndex index = from; index < kClasses; ++index) {
+            ThreadCache::Bin& bin = cache.bins[index];
             blocks.insert(blocks.end(), bin.blocks.begin(), bin.blocks.end());
+            cache.bytes -= bin.size() * class_bytes(index);
             bin.blocks.clear();
             bin.low = 0;
         }
-        cache.bytes = 0;
-        cache.top = 0;
+        cache.top = std::min(cache.top, from);
         cache.ended |= end;
     };
     const bool late = stream.cache != nullptr && stream.cache->ended &&
@@ -126,6 +127,12 @@ void ThreadCaches::drain(ThreadCache& cache, bool end) {
 
 void ThreadCaches::drain_all() {
     for (const auto& cache : caches_) drain(*cache);
+}
+
+void ThreadCaches::drain_ranges() {
+    for (const auto& cache : caches_) {
+        if (cache->bytes >= kSpan) drain(*cache, false, kFirstRange);
+    }
 }
 
 std::uint64_t ThreadCaches::cached_bytes() const {

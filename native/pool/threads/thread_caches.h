@@ -46,9 +46,12 @@ class ThreadCaches {
     }
 
     // Moves all blocks of a cache to the stream cache; to idle memory if the stream has ended and
-    // its work is done. end: what is freed here later leaves at once.
-    void drain(ThreadCache& cache, bool end = false);
+    // its work is done. end: what is freed here later leaves at once. from: of this class and those
+    // above it. No block above 2 MiB is in a cache then.
+    void drain(ThreadCache& cache, bool end = false, ClassIndex from = 0);
     void drain_all();
+    // Large blocks of all caches.
+    void drain_ranges();
     // Moves blocks that were not needed since the last call to the stream caches.
     void decay();
     // The stream is about to be destroyed; its caches pass on what is still freed.
