@@ -54,11 +54,7 @@ def test_a_block_up_to_60_kib_wastes_at_most_an_eighth(pool: Pool, size: int) ->
     assert size <= taken <= max(size * 9 / 8, size + 255)
 
 
-@pytest.mark.parametrize(
-    "size",
-    [60 * KIB + 1, 64 * KIB, 64 * KIB + 1, 777_777, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1]
-    + [5 * MIB, 9 * MIB + 5, 31 * MIB, 100 * MIB + 1],
-)
+@pytest.mark.parametrize("size", [60 * KIB + 1, 64 * KIB, 777_777, *SIZES[-4:], 100 * MIB + 1])
 def test_above_60_kib_blocks_are_rounded_up_to_64_kib(pool: Pool, size: int) -> None:
     assert block_bytes(pool, size) == -(-size // (64 * KIB)) * 64 * KIB
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import Phase, given, settings
@@ -12,14 +14,14 @@ from traces import Trace, TraceBuilder
 from vramkit import Pool
 from vramkit.driver import Device, Driver
 
-from .engine_goals import NOT_YET
 from .support import KIB, MIB
 
 pytestmark = pytest.mark.sim_only
 
-# Held at most, against the peak in use, on one stream and on several whose work is done.
-RATIO = 1.25
-REMAINDER = 32 * MIB
+# Held at most, against the peak in use, on one stream and on several whose work is done: in any
+# short sequence, and in the long run.
+RATIO, REMAINDER = 1.10, 32 * MIB
+RATIO_OF_CHURN, REMAINDER_OF_CHURN = 1.20, 64 * MIB
 
 SHORTEST, LONGEST = 40, 200  # events
 SIZES = st.one_of(
@@ -55,7 +57,6 @@ def fresh_device(driver: Driver) -> Device:
     return driver.device()
 
 
-@NOT_YET
 @pytest.mark.parametrize("streams", [1, 3])
 def test_held_is_bounded_by_the_peak_in_use(driver: Driver, streams: int) -> None:
     # Several streams have work, and the host waits for it before it goes on.
@@ -75,3 +76,43 @@ def test_held_is_bounded_by_the_peak_in_use(driver: Driver, streams: int) -> Non
             stream.close()
 
     check()
+
+
+@pytest.mark.xfail(reason="moves are bounded by growth, growth by nothing", strict=False)
+@pytest.mark.sim(data=False, checker=False, capacity="140GiB")
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize(
+    ("least", "most", "in_use"),
+    [
+        (8 * KIB, 4 * MIB, 80 * MIB),
+        (64 * KIB, 2 * MIB, 80 * MIB),
+        (64 * KIB, 2 * MIB, 1000 * MIB),
+        (64 * KIB, 32 * MIB, 300 * MIB),
+        (MIB, 96 * MIB, 1000 * MIB),
+        (256, 96 * MIB, 2000 * MIB),
+    ],
+)
+def test_steady_churn_settles(
+    device: Device, pool: Pool, least: int, most: int, in_use: int, streams: int
+) -> None:
+    """As much is in use all the time; what is freed to make room is chosen at random."""
+    chance = random.Random(1)
+    made = [device.stream() for _ in range(streams)]
+    live: list[tuple[int, int]] = []
+    total = peak = 0
+    for _ in range(rounds(8000, 64_000)):
+        size = int(least * (most / least) ** chance.random())
+        while total + size > in_use:
+            index = chance.randrange(len(live))
+            live[index], live[-1] = live[-1], live[index]
+            address, freed = live.pop()
+            pool.free(address)
+            total -= freed
+        live.append((pool.malloc(size, chance.choice(made)), size))
+        total += size
+        peak = max(peak, total)
+    assert pool.stats().peak_reserved <= RATIO_OF_CHURN * peak + REMAINDER_OF_CHURN
+    for address, _ in live:
+        pool.free(address)
+    for stream in made:
+        stream.close()

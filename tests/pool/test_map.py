@@ -75,8 +75,7 @@ def test_rows_are_32_mib_smaller_for_small_pools_and_larger_for_full_cards(
         starts = [BASE + sum(extents[:index]) for index in range(len(extents))]
         layout = layouts.small() | {
             "extents": [
-                layouts.extent(start, [size])
-                for start, size in zip(starts, extents, strict=True)
+                layouts.extent(start, [size]) for start, size in zip(starts, extents, strict=True)
             ],
             "slabs": [],
             "blocks": [],

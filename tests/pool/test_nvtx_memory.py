@@ -27,7 +27,9 @@ def test_the_heap_is_one_allocation_of_the_limit(
     assert (stats.reserved, stats.idle, stats.pieces) == (LIMIT, LIMIT, 1)
     blocks = [marked.malloc(size, streams[0]) for size in (1000, 3 * MIB, 20 * MIB)]
     assert marked.stats().reserved == LIMIT
-    assert LIMIT - marked.stats().idle == 23 * MIB + 16 * KIB  # 16 small blocks, of which 15 are cached
+    assert (
+        LIMIT - marked.stats().idle == 23 * MIB + 16 * KIB
+    )  # 16 small blocks, of which 15 are cached
     assert all(start <= address < start + LIMIT + PAGE for address in blocks)
     for address in blocks:
         marked.free(address)

@@ -10,7 +10,7 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device, Simulator, Stream
 
-from .support import KIB, MIB, Foreign, calls, eventually, run
+from .support import MIB, calls
 
 GIB = 1 << 30
 WHOLE = 128 * MIB
