@@ -208,19 +208,24 @@ BlockRef Pool::take_of_others(ThreadCache& cache, const Request& request) {
         // Another thread uses it: not worth a wait.
         const std::unique_lock guard(stream_cache.lock, std::try_to_lock);
         if (!guard || !stream_cache.may_have(index, request.bytes)) continue;
-        const Fences::Number oldest = stream_cache.oldest_fence(index);
-        if (!stream_cache.fences.has_passed(oldest) && questions > 0) {
-            --questions;
-            if (!stream_cache.fences.is_recorded(oldest)) stream_cache.record_fence();
-            stream_cache.fences.poll();
-        }
         if (is_broken(Rule::fence_has_passed)) return stream_cache.take_own(index, request.bytes);
+        const auto ask = [&](Fences::Number fence) {
+            if (stream_cache.fences.has_passed(fence) || questions == 0) return;
+            --questions;
+            if (!stream_cache.fences.is_recorded(fence)) stream_cache.record_fence();
+            stream_cache.fences.poll();
+        };
         if (is_range(index)) {
-            Slab* const range =
-                stream_cache.ranges.take_passed(request.bytes, stream_cache.fences);
+            FreeRanges& ranges = stream_cache.ranges;
+            Slab* range = ranges.take_passed(request.bytes, stream_cache.fences);
+            if (range == nullptr) {
+                ask(ranges.newest());
+                range = ranges.take_passed(request.bytes, stream_cache.fences);
+            }
             if (range != nullptr) return {range, 0};
             continue;
         }
+        ask(stream_cache.bins[index].blocks.front().fence);
         const ThreadCache::Entered entered(cache);
         const std::size_t held = stream_cache.bins[index].blocks.size();
         std::size_t more = std::min((held - 1) / 2, parts_.threads.room_for(cache, index));

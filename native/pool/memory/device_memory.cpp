@@ -209,10 +209,10 @@ std::uint64_t DeviceMemory::release(std::int64_t idle_before, std::size_t at_mos
         });
         return true;
     });
-    if (oldest.size() > at_most) {
+    const bool all = oldest.size() <= at_most;
+    if (!all) {
         std::ranges::stable_sort(oldest, {}, &Old::since);
         oldest.resize(at_most);
-        if (more != nullptr) *more = true;
     }
     // By address: what is left of a range behind a piece holds the next ones.
     std::ranges::sort(oldest, {}, [](const Old& old) { return old.mapping.address; });
@@ -229,8 +229,11 @@ std::uint64_t DeviceMemory::release(std::int64_t idle_before, std::size_t at_mos
         if (!released) break;
     }
     ranges_->keep(spare, 0);
-    counters_.released_bytes += before - mapped();
-    return before - mapped();
+    const std::uint64_t released_bytes = before - mapped();
+    counters_.released_bytes += released_bytes;
+    // Not if the driver refuses everything: then the others can wait for the next decay.
+    if (more != nullptr && !all && released_bytes > 0) *more = true;
+    return released_bytes;
 }
 
 std::uint64_t DeviceMemory::release_idle(std::int64_t idle_before) {

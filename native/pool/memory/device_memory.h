@@ -142,6 +142,7 @@ class DeviceMemory {
     void choose_base(Move& move, std::uint64_t bytes, const FreeRanges* own) const;
     void choose_pieces(Move& move, FreeRanges& from, bool own, std::uint64_t most) const;
     void take_out(Move& move, StreamCache* own);
+    void put_back(const Move& move, StreamCache* own);
     Slab* carry_out(Move& move, const std::shared_ptr<StreamCache>& own, Failure& why);
 
     const DeviceContext& card_;

@@ -38,6 +38,7 @@ struct DeviceMemory::Move {
     std::uint64_t moved = 0;      // their bytes
     std::uint64_t create = 0;     // new bytes behind them
     std::uint64_t most_piece = kPage;
+    Ranges::Spare spare;  // for what is left of the ranges
 
     void stay() {
         runs.clear();
@@ -81,6 +82,7 @@ void DeviceMemory::choose_pieces(Move& move, FreeRanges& from, bool own,
 
 // Nobody else may take these while the driver is called without the lock of the stream cache.
 void DeviceMemory::take_out(Move& move, StreamCache* own) {
+    ranges_->reserve(move.spare, 2 * move.runs.size() + 1);
     const auto take = [&](Slab& range, bool of_own) {
         FreeRanges& from = of_own ? own->ranges : *idle_;
         // If this fence is not recorded yet, it must still be: the old mapping waits for it.
@@ -91,41 +93,54 @@ void DeviceMemory::take_out(Move& move, StreamCache* own) {
     for (const Move::Run& run : move.runs) take(*run.range, run.own);
 }
 
+void DeviceMemory::put_back(const Move& move, StreamCache* own) {
+    std::unique_lock<BriefMutex> guard;
+    if (own != nullptr) guard = std::unique_lock(own->lock);
+    const auto put = [&](Slab& range, bool of_own) {
+        (of_own ? own->ranges : *idle_).put_back(range);
+    };
+    for (const Move::Run& run : move.runs) put(*run.range, run.own);
+    if (move.base != nullptr) put(*move.base, move.own_base);
+}
+
 // Returns the range of all that was mapped, with its base, behind the newest fence of its memory.
 // Null and the reason: everything is as before.
 Slab* DeviceMemory::carry_out(Move& move, const std::shared_ptr<StreamCache>& own, Failure& why) {
     const std::uint64_t bytes = move.moved + move.create;
-    Ranges::Spare spare;
-    ranges_->reserve(spare, 2 * move.runs.size() + 1);
+    Ranges::Spare& spare = move.spare;
     std::uint64_t address = 0;
-    const std::uint64_t behind = move.base == nullptr ? 0 : move.base->extent().end();
-    if (move.base != nullptr) {
-        if (addresses_->take_at(behind, bytes)) address = behind;
-    } else {
-        address = addresses_->take(bytes);
-        if (address == 0) {
-            unmap_all_old();
+    bool mapped = false;
+    try {
+        if (move.base != nullptr) {
+            const std::uint64_t behind = move.base->extent().end();
+            if (addresses_->take_at(behind, bytes)) address = behind;
+        } else {
             address = addresses_->take(bytes);
+            if (address == 0) {
+                unmap_all_old();
+                address = addresses_->take(bytes);
+            }
         }
-    }
-    if (address == 0) note_shortage("addresses of the pool", why);
-    const bool mapped =
-        address != 0 && pieces_->map(address, move.pieces, move.create, move.most_piece, why);
-
-    std::unique_lock<BriefMutex> guard;
-    if (own != nullptr) guard = std::unique_lock(own->lock);
-    const auto set_of = [&](bool of_own) -> FreeRanges& { return of_own ? own->ranges : *idle_; };
-    Fences::Number newest = move.own_base ? move.base->fence : 0;
-    for (const Move::Run& run : move.runs) {
-        set_of(run.own).put_back(*run.range);
-        if (!mapped) continue;
-        if (run.own) newest = std::max(newest, run.range->fence);
-        set_of(run.own).remove_part(*run.range, run.part, spare);
+        if (address == 0) note_shortage("addresses of the pool", why);
+        mapped =
+            address != 0 && pieces_->map(address, move.pieces, move.create, move.most_piece, why);
+    } catch (...) {  // without host memory
+        put_back(move, own.get());
+        throw;
     }
     if (!mapped) {
-        if (move.base != nullptr) set_of(move.own_base).put_back(*move.base);
+        put_back(move, own.get());
         ranges_->keep(spare, 0);
         return nullptr;
+    }
+    std::unique_lock<BriefMutex> guard;
+    if (own != nullptr) guard = std::unique_lock(own->lock);
+    Fences::Number newest = move.own_base ? move.base->fence : 0;
+    for (const Move::Run& run : move.runs) {
+        FreeRanges& from = run.own ? own->ranges : *idle_;
+        if (run.own) newest = std::max(newest, run.range->fence);
+        from.put_back(*run.range);
+        from.remove_part(*run.range, run.part, spare);
     }
     const Done done = [own, newest] {
         const std::lock_guard done_guard(own->lock);
@@ -220,13 +235,19 @@ DeviceMemory::Made DeviceMemory::make_small(ClassIndex index, std::uint64_t batc
     return {slabs_->take(index), range.grown};
 }
 
-// The range with the most whole pieces stays where it is, if the addresses behind it are free.
+// The range with the most whole pieces stays where it is, of those with enough addresses behind them
+// that nothing is mapped at.
 std::uint64_t DeviceMemory::join_idle(Failure& why) {
     end_untouched_slabs();
     if (is_fixed()) return 0;
     idle_->join();
-    Move move;
-    std::uint64_t most = 0, all = 0;
+    struct Candidate {
+        Slab* range;
+        std::uint64_t whole, hole;
+    };
+    std::vector<Candidate> candidates;
+    std::uint64_t all = 0;
+    const auto& holes = addresses_->holes().ranges();
     idle_->each([&](Slab& range) {
         if (range.bytes < kPage) return false;
         std::uint64_t whole = 0;
@@ -234,24 +255,24 @@ std::uint64_t DeviceMemory::join_idle(Failure& why) {
             whole += mapping.piece.bytes;
             return true;
         });
+        const auto hole = holes.find(range.extent().end());
+        if (whole > 0) candidates.push_back({&range, whole, hole != holes.end() ? hole->second : 0});
         all += whole;
-        if (whole > most) {
-            move.base = &range;
-            most = whole;
-        }
         return true;
     });
-    if (all == most) return 0;
-    const std::uint64_t end = move.base->extent().end();
-    const auto hole = addresses_->holes().ranges().find(end);
-    if (hole == addresses_->holes().ranges().end() || hole->second < all - most) {
-        move.base = nullptr;
+    if (candidates.size() < 2) return 0;
+    Move move;
+    std::uint64_t most = 0;
+    for (const auto& [range, whole, hole] : candidates) {
+        if (whole <= most || hole < all - whole) continue;
+        move.base = range;
+        most = whole;
     }
     choose_pieces(move, *idle_, false, FreeRanges::kAll);
     take_out(move, nullptr);
     Slab* const range = carry_out(move, nullptr, why);
     if (range == nullptr) return 0;
-    range->record(0).set(State::idle, 0, 0);
+    range->only.set(State::idle, 0, 0);
     idle_->put(*range, 0);
     return move.moved;
 }

@@ -35,8 +35,11 @@ FreeMemory free_memory(const Parts& parts, std::uint64_t wanted) {
     {
         const AllVisited visited(parts.threads.all());
         for (const auto& cache : parts.threads.all()) {
-            for (ClassIndex index = 0; index <= cache->top; ++index) {
+            for (ClassIndex index = 0; index < kLargeRange; ++index) {
                 count(class_bytes(index), cache->bins[index].blocks.size(), free.cached);
+            }
+            for (const BlockRef& block : cache->bins[kLargeRange].blocks) {
+                count(block.bytes(), 1, free.cached);
             }
         }
     }

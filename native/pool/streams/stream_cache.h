@@ -109,12 +109,9 @@ class StreamCache {
     BlockRef take_own(ClassIndex index, std::uint64_t wanted) {
         return is_range(index) ? take_range(wanted) : take_newest(index);
     }
-    // Whether it is worth asking for a block, and the fence that passes first.
+    // Whether it is worth looking for a block.
     bool may_have(ClassIndex index, std::uint64_t wanted) const {
         return is_range(index) ? ranges.bytes() >= wanted : !bins[index].blocks.empty();
-    }
-    Fences::Number oldest_fence(ClassIndex index) const {
-        return is_range(index) ? ranges.oldest() : bins[index].blocks.front().fence;
     }
     // Takes one small block by its position in the bin of its class.
     Entry take_at(ClassIndex index, std::size_t at) {

@@ -105,8 +105,8 @@ void ThreadCaches::drain(ThreadCache& cache, bool end, ClassIndex from) {
         blocks.reserve(count);
         for (ClassIndex index = from; index < kClasses; ++index) {
             ThreadCache::Bin& bin = cache.bins[index];
+            for (const BlockRef& block : bin.blocks) cache.bytes -= block.bytes();
             blocks.insert(blocks.end(), bin.blocks.begin(), bin.blocks.end());
-            cache.bytes -= bin.size() * class_bytes(index);
             bin.blocks.clear();
             bin.low = 0;
         }

@@ -47,7 +47,7 @@ class ThreadCaches {
 
     // Moves all blocks of a cache to the stream cache; to idle memory if the stream has ended and
     // its work is done. end: what is freed here later leaves at once. from: of this class and those
-    // above it. No block above 2 MiB is in a cache then.
+    // above it.
     void drain(ThreadCache& cache, bool end = false, ClassIndex from = 0);
     void drain_all();
     // Large blocks of all caches.
