@@ -10,7 +10,7 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device, Simulator, Stream
 
-from .support import MIB, calls
+from .support import KIB, MIB, calls, eventually, run
 
 GIB = 1 << 30
 WHOLE = 128 * MIB
@@ -48,6 +48,176 @@ def test_a_stream_cuts_what_it_has_freed_and_joins_it_again(
         assert shared.check_invariants() == ""
         free(shared, blocks)
     assert (shared.stats().device_growths, shared.stats().remapped_bytes) == (1, 0)
+
+
+# Which range serves
+
+
+def spread(pool: Pool, stream: Stream, mib: list[int]) -> dict[str, int]:
+    """Blocks of these sizes side by side, by the names a, b, ..."""
+    blocks = [pool.malloc(size * MIB, stream) for size in mib]
+    assert blocks == [blocks[0] + sum(mib[:index]) * MIB for index in range(len(mib))]
+    return {chr(ord("a") + index): address for index, address in enumerate(blocks)}
+
+
+@pytest.mark.sim_only
+def test_a_range_of_the_same_size_serves_before_neighbours_are_joined(
+    shared: Pool, stream: Stream, sim: Simulator
+) -> None:
+    at = spread(shared, stream, [4, 4, 2, 8, 2])
+    free(shared, [at["d"], at["a"], at["b"]])
+    calls(sim)
+    assert shared.malloc(8 * MIB, stream) == at["d"]
+    assert shared.malloc(4 * MIB, stream) == at["b"]  # the newest; joined it would be the first
+    assert shared.malloc(4 * MIB, stream) == at["a"]
+    assert calls(sim) == {}
+    assert shared.stats().stream_cache_hits == 3
+    free(shared, list(at.values()))
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize("whose", ["own", "idle"])
+def test_the_smallest_range_that_is_large_enough_serves_after_neighbours_were_joined(
+    shared: Pool, device: Device, stream: Stream, sim: Simulator, whose: str
+) -> None:
+    owner = stream if whose == "own" else device.stream()
+    at = spread(shared, owner, [20, 2, 6, 6, 2, 8, 2])
+    free(shared, [at[name] for name in "cdfa"])
+    if owner is not stream:
+        owner.close()
+    calls(sim)
+    assert shared.malloc(10 * MIB, stream) == at["c"]  # 6 and 6
+    assert shared.malloc(7 * MIB, stream) == at["f"]
+    assert shared.malloc(2 * MIB, stream) == at["c"] + 10 * MIB  # all that was left there
+    assert shared.malloc(MIB, stream) == at["f"] + 7 * MIB
+    assert shared.malloc(14 * MIB, stream) == at["a"]
+    assert not calls(sim).keys() & {"cuMemCreate", "cuMemMap", "cuEventRecord"}
+    stats = shared.stats()
+    hits = (stats.stream_cache_hits, stats.idle_hits)
+    assert hits == ((5, 0) if whose == "own" else (0, 5))
+    free(shared, [at["c"], at["f"], at["c"] + 10 * MIB, at["f"] + 7 * MIB, at["a"]])
+    free(shared, [at[name] for name in "beg"])
+
+
+@pytest.mark.sim_only
+def test_idle_memory_beside_the_streams_own_is_joined_with_it(
+    shared: Pool, device: Device, stream: Stream, sim: Simulator
+) -> None:
+    with device.stream() as gone:
+        first = shared.malloc(4 * MIB, gone)
+        second = shared.malloc(4 * MIB, stream)
+        shared.free(first)
+    device.kernels.spin(10**9, stream=stream)
+    device.fill(second, 1, 4 * MIB, stream=stream)
+    shared.free(second)
+    calls(sim)
+    assert shared.malloc(8 * MIB, stream) == first == second - 4 * MIB
+    assert not calls(sim).keys() & {"cuMemCreate", "cuMemMap"}
+    assert not stream.query()
+    device.fill(first, 2, 8 * MIB, stream=stream)
+    shared.free(first)
+
+
+@pytest.mark.sim_only
+def test_a_joined_range_is_another_streams_when_the_newest_work_on_it_is_done(
+    shared: Pool, device: Device, streams: list[Stream]
+) -> None:
+    owner, other, _ = streams
+    at = spread(shared, owner, [4, 4])
+    inside = range(at["a"], at["a"] + 8 * MIB)
+    shared.free(at["a"])
+    device.synchronize()
+    device.kernels.spin(10**9, stream=owner)
+    device.fill(at["b"], 1, 4 * MIB, stream=owner)
+    shared.free(at["b"])
+    assert shared.malloc(6 * MIB, owner) == at["a"]
+    shared.free(at["a"])
+    elsewhere = shared.malloc(2 * MIB, other)
+    assert elsewhere not in inside
+    device.fill(elsewhere, 2, 2 * MIB, stream=other)
+    owner.synchronize()
+    again = shared.malloc(8 * MIB, other)
+    assert again == at["a"]
+    device.fill(again, 2, 8 * MIB, stream=other)
+    free(shared, [elsewhere, again])
+
+
+@pytest.mark.sim_only
+def test_sizes_just_above_a_page_hold_no_page_more_each(shared: Pool, stream: Stream) -> None:
+    size = 2 * MIB + 64 * KIB
+    blocks = [shared.malloc(size - 1, stream) for _ in range(64)]
+    assert shared.stats().reserved == 64 * size
+    free(shared, blocks)
+
+
+# Slabs and thread caches
+
+
+@pytest.mark.sim_only
+def test_a_slab_lies_on_free_memory_of_its_stream_and_waits_for_its_work(
+    shared: Pool, device: Device, streams: list[Stream], sim: Simulator
+) -> None:
+    stream, other, _ = streams
+    large = shared.malloc(2 * MIB, stream)
+    device.kernels.spin(10**9, stream=stream)
+    device.fill(large, 1, 2 * MIB, stream=stream)
+    shared.free(large)
+    calls(sim)
+    small = [shared.malloc(size, stream) for size in (256, 4096, 60 * KIB)]
+    assert calls(sim) == {}
+    assert all(large <= address < large + 2 * MIB for address in small)
+    for address in small:
+        device.fill(address, 2, 256, stream=stream)
+    elsewhere = [shared.malloc(4096, other) for _ in range(40)]
+    assert not any(large <= address < large + 2 * MIB for address in elsewhere)
+    for address in elsewhere:
+        device.fill(address, 3, 4096, stream=other)
+    assert not stream.query()
+    free(shared, small + elsewhere)
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize("whose", ["another thread", "another stream"])
+def test_what_other_caches_keep_serves_before_the_pool_grows(
+    pool: Pool, device: Device, streams: list[Stream], whose: str
+) -> None:
+    stream, other, _ = streams
+
+    def use() -> None:
+        free(pool, [pool.malloc(MIB, stream) for _ in range(20)])
+        assert pool.stats().cached == 20 * MIB
+        if whose == "another thread":
+            run(ask)
+        else:
+            ask()
+
+    def ask() -> None:
+        large = pool.malloc(16 * MIB, stream if whose == "another thread" else other)
+        device.fill(large, 1, 16 * MIB, stream=stream if whose == "another thread" else other)
+        pool.free(large)
+
+    run(use)
+    assert eventually(lambda: pool.stats().cached == 0)
+    assert pool.stats().peak_reserved == 20 * MIB
+
+
+@pytest.mark.sim_only
+def test_what_ended_streams_leave_serves_all_that_follow(
+    pool: Pool, device: Device, sim: Simulator
+) -> None:
+    for number in range(50):
+        with device.stream() as stream:
+            sizes = [4096, 300 * KIB, (1 + number % 7) * MIB, 24 * MIB]
+            blocks = [pool.malloc(size, stream) for size in sizes]
+            for address, size in zip(blocks, sizes, strict=True):
+                device.fill(address, 1, size, stream=stream)
+            free(pool, blocks)
+            stream.synchronize()
+    assert pool.stats().peak_reserved <= 34 * MIB  # of the round with 7 MiB, whole pages
+    assert sim.call_counts().get("cuCtxSynchronize", 0) == 0
+
+
+# Programs
 
 
 @pytest.mark.sim_only

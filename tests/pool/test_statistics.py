@@ -71,7 +71,7 @@ def test_every_tier_counts_what_it_serves(pool: Pool, device: Device) -> None:
             pool.free(address)
 
 
-@pytest.mark.xfail(reason="only the oldest memory of another stream is asked after", strict=True)
+@pytest.mark.sim_only
 def test_a_block_that_is_done_is_taken_although_other_memory_of_its_stream_was_done_before(
     pool: Pool, device: Device
 ) -> None:
