@@ -43,7 +43,7 @@ def test_the_map_shows_every_byte_once(made: str, request: pytest.FixtureRequest
         assert sum(run.cells for run in row.runs) == drawn.cells
 
 
-def test_a_segment_without_slabs_is_idle_and_the_end_of_a_slab_is_rest() -> None:
+def test_an_extent_without_slabs_is_idle_and_the_end_of_a_slab_is_rest() -> None:
     kib64 = 65_536
     layout = layouts.small() | {
         "extents": [layouts.extent(BASE, [2 * MIB])],
