@@ -203,6 +203,28 @@ def test_memory_of_a_capture_stays_until_its_graph_is_gone(
     pool.free(again)
 
 
+def test_idle_pieces_move_into_a_capture_and_then_stay(
+    pool: Pool, device: Device, graphs: Graphs, stream: Stream
+) -> None:
+    with device.stream() as gone:
+        blocks = pieces(pool, 8, gone)
+        free(pool, blocks[::2])
+    captured = Foreign(stream)
+    with graphs.capture(stream) as graph:
+        large = pool.malloc(4 * SIZE, captured)
+        device.fill(large, 1, 4 * SIZE, stream=captured)
+        pool.free(large, stream=captured)
+    assert (pool.stats().remapped_bytes, pool.stats().reserved) == (4 * SIZE, 8 * SIZE)
+    pool.release_all()
+    assert (pool.stats().reserved, pool.defragment()) == (8 * SIZE, 0)
+    graph.launch(stream)
+    stream.synchronize()
+    graph.close()
+    assert all_ended(pool)
+    assert pool.malloc(4 * SIZE, stream) == large
+    free(pool, [large, *blocks[1::2]])
+
+
 # Addresses
 
 

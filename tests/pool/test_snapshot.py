@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -181,13 +182,20 @@ def test_a_real_pool_adds_up_to_its_statistics(pool: Pool, device: Device) -> No
         ]
         for address in blocks[::3]:
             pool.free(address)
+        blocks.append(pool.malloc(36 * MIB, first))  # pieces move for it
+        assert pool.stats().remapped_bytes > 0
         taken = pool.snapshot()
         sums, stats = by_state(taken), pool.stats()
         assert (sums.asked, sums.total) == (stats.current_usage, stats.reserved)
         assert (sums.cached, sums.waiting, sums.idle) == (stats.cached, stats.waiting, stats.idle)
         assert taken.stats == msgspec.to_builtins(stats)
+        pieces = [extent.pieces for extent in taken.extents]
+        assert sum(map(len, pieces)) == stats.pieces
+        assert [extent.bytes for extent in taken.extents] == [sum(each) for each in pieces]
+        for extent, following in pairwise(taken.extents):
+            assert extent.address + extent.bytes < following.address  # else they were one
         live = {block.address for block in taken.blocks if block.state == "live"}
-        assert live == set(blocks) - set(blocks[::3])
+        assert live == set(blocks) - set(blocks[:-1:3])
         owners = {taken.streams[number].id for number, _ in by_stream(taken)}
         assert owners == {first.id, second.id}
         for address in live:
