@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from vramkit import Pool
@@ -228,24 +230,33 @@ def test_idle_pieces_move_into_a_capture_and_then_stay(
 # Addresses
 
 
-def test_addresses_left_behind_are_used_again(pool: Pool, stream: Stream) -> None:
-    """Every round moves 16 MiB: 8 GiB of addresses, if none were used again."""
-    pool.configure(limit=8 * SIZE)
-    lowest = pieces(pool, 8, stream)
-    blocks = list(lowest)
-    highest = 0
-    for number in range(500):
-        free(pool, blocks[::2])
-        large = pool.malloc(4 * SIZE, stream)
-        highest = max(highest, large + 4 * SIZE)
-        pool.free(large)
-        blocks = blocks[1::2] + [pool.malloc(SIZE, stream) for _ in range(4)]
-        if number % 10 == 0:
+@pytest.mark.sim(data=False, checker=False, capacity="512MiB")
+@pytest.mark.parametrize("steps_every", [100, None])
+def test_addresses_left_behind_are_used_again(
+    pool: Pool, device: Device, stream: Stream, steps_every: int | None
+) -> None:
+    """What moves in all is many times the addresses, which are four times the card."""
+    card = device.memory_info().total
+    chance = random.Random(0)
+    live: dict[int, int] = {}
+    in_use = 0
+    lowest, highest = 1 << 62, 0
+    for number in range(3000):
+        size = 2 * MIB * chance.choice([1, 2, 3, 5, 8, 13, 21, 34, 55])
+        while in_use + size > card * 7 // 8:
+            address = chance.choice(list(live))
+            pool.free(address)
+            in_use -= live.pop(address)
+        address = pool.malloc(size, stream)
+        live[address] = size
+        in_use += size
+        lowest, highest = min(lowest, address), max(highest, address + size)
+        if steps_every is not None and number % steps_every == 0:
             pool.step()
-    assert pool.stats().remapped_bytes > 500 * SIZE
-    assert highest - lowest[0] < 64 * 8 * SIZE
-    assert pool.check_invariants() == ""
-    free(pool, blocks)
+    assert highest - lowest <= 4 * card
+    assert pool.stats().remapped_bytes > 8 * 4 * card
+    assert pool.stats().gpu_wait_hits == 0
+    free(pool, list(live))
 
 
 def test_a_request_with_a_rest_leaves_it_to_its_stream(pool: Pool, stream: Stream) -> None:
