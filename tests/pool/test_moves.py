@@ -133,6 +133,27 @@ def test_blocks_in_use_keep_what_is_in_them(pool: Pool, device: Device, stream: 
     free(pool, [large, *blocks[1::2]])
 
 
+def test_a_request_with_a_rest_leaves_it_to_its_stream(pool: Pool, stream: Stream) -> None:
+    blocks = pieces(pool, 4, stream)
+    free(pool, blocks[::2])
+    large = pool.malloc(6 * MIB, stream)
+    assert (pool.stats().waiting, pool.stats().idle) == (2 * MIB, 0)
+    rest = pool.malloc(2 * MIB, stream)
+    assert rest == large + 6 * MIB
+    assert pool.stats().reserved == 4 * SIZE
+    free(pool, [large, rest, *blocks[1::2]])
+
+
+def test_small_blocks_in_a_piece_keep_it(pool: Pool, stream: Stream) -> None:
+    blocks = pieces(pool, 4, stream)
+    free(pool, blocks[::2])
+    small = pool.malloc(64 * KIB, stream)
+    assert small in blocks[::2]
+    large = pool.malloc(2 * SIZE, stream)
+    assert (pool.stats().remapped_bytes, pool.stats().reserved) == (SIZE, 5 * SIZE)
+    free(pool, [small, large, *blocks[1::2]])
+
+
 # In the stream's order
 
 
@@ -257,24 +278,3 @@ def test_addresses_left_behind_are_used_again(
     assert pool.stats().remapped_bytes > 8 * 4 * card
     assert pool.stats().gpu_wait_hits == 0
     free(pool, list(live))
-
-
-def test_a_request_with_a_rest_leaves_it_to_its_stream(pool: Pool, stream: Stream) -> None:
-    blocks = pieces(pool, 4, stream)
-    free(pool, blocks[::2])
-    large = pool.malloc(6 * MIB, stream)
-    assert (pool.stats().waiting, pool.stats().idle) == (2 * MIB, 0)
-    rest = pool.malloc(2 * MIB, stream)
-    assert rest == large + 6 * MIB
-    assert pool.stats().reserved == 4 * SIZE
-    free(pool, [large, rest, *blocks[1::2]])
-
-
-def test_small_blocks_in_a_piece_keep_it(pool: Pool, stream: Stream) -> None:
-    blocks = pieces(pool, 4, stream)
-    free(pool, blocks[::2])
-    small = pool.malloc(64 * KIB, stream)
-    assert small in blocks[::2]
-    large = pool.malloc(2 * SIZE, stream)
-    assert (pool.stats().remapped_bytes, pool.stats().reserved) == (SIZE, 5 * SIZE)
-    free(pool, [small, large, *blocks[1::2]])
