@@ -62,7 +62,7 @@ def test_held_is_bounded_by_the_peak_in_use(driver: Driver, streams: int) -> Non
     # Several streams have work, and the host waits for it before it goes on.
     work_every = 1 if streams > 1 else None
 
-    @settings(max_examples=rounds(100, 5000), phases=PHASES)
+    @settings(max_examples=rounds(100, 2000), phases=PHASES)
     @given(EVENTS)
     def check(events: list[tuple[bool, int, int]]) -> None:
         trace = random_trace(events, streams)
