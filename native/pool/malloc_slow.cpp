@@ -15,6 +15,9 @@ constexpr int kQuestions = 1;
 // Thread caches that keep more than this part of what the pool holds give up their large blocks
 // before memory moves or is taken from the driver.
 constexpr std::uint64_t kCachedPart = 256;
+// What it costs to collect from the cache of a stream (an event, a query) and of a thread (a barrier).
+constexpr std::int64_t kStreamNs = 3'000;
+constexpr std::int64_t kThreadNs = 5'000;
 // On the host for all streams, before a request fails.
 constexpr int kWaits = 3;
 
@@ -108,22 +111,33 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_
                found_small(cache, request, block);
     };
     // What takes driver calls.
-    const auto make = [&](bool is_short) {
-        const DeviceMemory::Made made = this->make(cache, request, is_short, why);
+    using Thrift = DeviceMemory::Thrift;
+    const auto make = [&](Thrift thrift) {
+        const DeviceMemory::Made made = this->make(cache, request, thrift, why);
         return found(made.block, made.grown ? &Stats::growth_hits : &Stats::remap_hits);
     };
-    if (gather()) return served();
+    // To do without new memory takes time. Other threads that wait for the lock would pay for it too.
+    const auto peak = static_cast<std::uint64_t>(parts_.threads.usage.peak());
+    const Thrift thrift = memory.holds_too_much(request.bytes, peak) ? Thrift::must
+                          : lock_.is_contended()                      ? Thrift::none
+                                                                      : Thrift::earned;
+    const auto pays = [&](std::int64_t ns) {
+        return thrift == Thrift::must || (thrift == Thrift::earned && memory.spend(ns));
+    };
+    const auto streams = static_cast<std::int64_t>(parts_.streams.caches().size());
+    if (pays(streams * kStreamNs) && gather()) return served();
     const std::uint64_t few = std::max(kPage, memory.reserved() / kCachedPart);
-    if (parts_.threads.cached_bytes() > few && memory.spend(1)) {
+    const auto threads = static_cast<std::int64_t>(parts_.threads.all().size());
+    if (parts_.threads.cached_bytes() > few && pays(threads * kThreadNs + streams * kStreamNs)) {
         parts_.threads.drain_ranges();
         if (gather()) return served();
     }
-    if (make(false)) return served();
+    if (make(thrift)) return served();
     if (why.kind != Failure::Kind::out_of_memory) return {};
     // Memory is short.
     const auto gather_all = [&] {
         parts_.threads.drain_all();  // before the fence, so that what it drains is behind it
-        return gather() || make(true);
+        return gather() || make(Thrift::must);
     };
     if (gather_all()) return served();
     if (may_wait && why.kind == Failure::Kind::out_of_memory) {
@@ -166,13 +180,13 @@ bool Pool::found_small(ThreadCache& cache, const Request& request, BlockRef& blo
 }
 
 // Driver calls: free pieces are mapped where they are needed, or new ones.
-DeviceMemory::Made Pool::make(ThreadCache& cache, const Request& request, bool is_short,
-                              Failure& why) {
+DeviceMemory::Made Pool::make(ThreadCache& cache, const Request& request,
+                              DeviceMemory::Thrift thrift, Failure& why) {
     if (is_range(request.index)) {
         // Memory of a capture stays where it is.
         const bool may_move = cache.stream_cache != nullptr && !is_capture(cache.number);
         return parts_.memory.make_range(request.bytes, may_move ? cache.stream_cache : nullptr,
-                                        is_short, why);
+                                        thrift, why);
     }
     for (const std::uint64_t batch : {parts_.config.batch_alloc_count, std::uint64_t{1}}) {
         const DeviceMemory::Made made = parts_.memory.make_small(request.index, batch, why);

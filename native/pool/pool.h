@@ -163,7 +163,7 @@ class Pool final : public Resource {
     BlockRef malloc_slow(ThreadCache& cache, const Request& request, bool may_wait, Failure& why);
     BlockRef take_idle(ThreadCache& cache, const Request& request);
     bool found_small(ThreadCache& cache, const Request& request, BlockRef& block);
-    DeviceMemory::Made make(ThreadCache& cache, const Request& request, bool is_short,
+    DeviceMemory::Made make(ThreadCache& cache, const Request& request, DeviceMemory::Thrift thrift,
                             Failure& why);
     BlockRef fill_cache(ThreadCache& cache, ClassIndex index, BlockRef first);
     BlockRef take_of_others(ThreadCache& cache, const Request& request);

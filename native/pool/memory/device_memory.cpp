@@ -52,6 +52,7 @@ bool DeviceMemory::open(const Config& config, Failure& why) {
     // Last: is_open() goes by it.
     pieces_ = std::make_unique<Pieces>(card_.call, card_.device, *addresses_);
     configure(config);
+    thrift_at_ = card_.now();
     if (is_fixed()) {
         give_idle_extent({addresses_->base(), addresses_->bytes()});
         reset_peak();
@@ -170,7 +171,7 @@ bool DeviceMemory::preallocate(ClassIndex index, std::uint64_t bytes, std::uint6
         while (slabs_->idle_blocks(index) < count) {
             const std::uint64_t slab = slab_bytes(index, count - slabs_->idle_blocks(index));
             BlockRef range = take_idle_range(slab);
-            if (range.slab == nullptr) range = make_range(slab, nullptr, true, why).block;
+            if (range.slab == nullptr) range = make_range(slab, nullptr, Thrift::must, why).block;
             if (range.slab == nullptr) range = take_idle_range(slab_bytes(index, 1));
             if (range.slab == nullptr) return false;
             why = {};
@@ -181,7 +182,7 @@ bool DeviceMemory::preallocate(ClassIndex index, std::uint64_t bytes, std::uint6
     std::vector<BlockRef> ready;
     while (ready.size() < count) {
         BlockRef block = take_idle_range(bytes);
-        if (block.slab == nullptr) block = make_range(bytes, nullptr, true, why).block;
+        if (block.slab == nullptr) block = make_range(bytes, nullptr, Thrift::must, why).block;
         if (block.slab == nullptr) break;
         ready.push_back(block);
     }

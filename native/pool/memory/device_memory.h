@@ -56,17 +56,23 @@ class DeviceMemory {
 
     // A large block that takes driver calls: pieces that are free as a whole are mapped where they
     // are needed, idle ones and those of the stream, and new ones if that is not enough (moves.cpp).
-    // `own` is null if the stream's memory must stay where it is. If memory is short, as much is
-    // moved as helps; else new memory may be taken although free pieces are left.
+    // `own` is null if the stream's memory must stay where it is.
+    enum class Thrift : std::uint8_t {
+        none,    // pieces move only if no new memory may be taken
+        earned,  // ... or if the time for it was earned
+        must     // ... or if they help at all
+    };
     struct Made {
         BlockRef block;
         bool grown = false;  // with new memory
     };
-    Made make_range(std::uint64_t bytes, const std::shared_ptr<StreamCache>& own, bool is_short,
+    Made make_range(std::uint64_t bytes, const std::shared_ptr<StreamCache>& own, Thrift thrift,
                     Failure& why);
-    // Whether it pays to do so much before memory is taken from the driver: to move a piece, or to
-    // empty thread caches, counts one (moves.cpp).
-    bool spend(std::uint64_t effort);
+    // Whether so much time may be spent to do without new memory (moves.cpp).
+    bool spend(std::int64_t ns);
+    // Whether more memory than this must not be taken while other memory is free.
+    bool holds_too_much(std::uint64_t bytes, std::uint64_t peak_in_use) const;
+    static constexpr std::int64_t kMoveNs = 45'000;  // a piece mapped, and unmapped later
     // A small block of a new slab of `batch` blocks.
     Made make_small(ClassIndex index, std::uint64_t batch, Failure& why);
     // Makes idle blocks for later, as many as there is memory for. False and the reason: not all.
@@ -158,7 +164,8 @@ class DeviceMemory {
     std::unique_ptr<Pieces> pieces_;
     std::uint64_t direct_bytes_ = 0;
     std::uint64_t peak_reserved_ = 0;
-    std::uint64_t effort_ = 0;  // left before the next growth
+    std::int64_t thrift_ns_ = 0;  // time earned for doing without new memory
+    std::int64_t thrift_at_ = 0;
     bool ahead_wanted_ = false;  // by map_ahead()
     bool grown_ = false, newly_wanted_ = false;
 };

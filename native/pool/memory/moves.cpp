@@ -16,10 +16,15 @@ namespace {
 
 // The addresses behind a range that is lengthened have room for one piece more than is needed.
 constexpr std::uint64_t kSlack = std::uint64_t{32} << 20;
-// A program whose free memory is always in the wrong places would move pieces and empty caches for
-// ever, where a little more memory ends it. So both are earned by growth, and where memory is not
-// short they take at most so many times as long as growth did.
-constexpr std::uint64_t kEffortForEachPiece = 5;
+// Moving pieces and collecting from caches costs time where growth costs memory. A program whose
+// free memory is always in the wrong places would do it for ever, where a little more memory ends
+// it. So the time is earned: by growth, as often as this ...
+constexpr std::int64_t kTimesGrowth = 5;
+// ... and by this part of the time that passes.
+constexpr std::int64_t kPartOfTime = 50;
+// ... unless the pool holds more than so many times what was in use at most, and some more.
+constexpr std::uint64_t kTimesInUse = 3;
+constexpr std::uint64_t kMoreThanInUse = std::uint64_t{64} << 20;
 
 }  // namespace
 
@@ -157,7 +162,7 @@ Slab* DeviceMemory::carry_out(Move& move, const std::shared_ptr<StreamCache>& ow
     if (move.create > 0) note_growth();
     counters_.remapped_bytes += move.moved;
     const std::uint64_t created = (move.create + move.most_piece - 1) / move.most_piece;
-    effort_ += kEffortForEachPiece * created;
+    thrift_ns_ += kTimesGrowth * static_cast<std::int64_t>(created) * kMoveNs;
     Slab* whole = &made;
     if (move.base != nullptr) {
         ranges_->join(*move.base, made, spare);
@@ -169,7 +174,7 @@ Slab* DeviceMemory::carry_out(Move& move, const std::shared_ptr<StreamCache>& ow
 }
 
 DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
-                                            const std::shared_ptr<StreamCache>& own, bool is_short,
+                                            const std::shared_ptr<StreamCache>& own, Thrift thrift,
                                             Failure& why) {
     if (is_fixed()) {
         why = Failure::out_of_memory();
@@ -187,7 +192,9 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
         const std::uint64_t need = round_up(bytes - have, kPage);
         choose_pieces(move, *idle_, false, need);
         if (of_own) choose_pieces(move, own->ranges, true, need);
-        if (!is_short && need <= may_grow() && !spend(move.pieces.size())) move.stay();
+        const auto cost = static_cast<std::int64_t>(move.pieces.size()) * kMoveNs;
+        const bool pays = thrift == Thrift::must || (thrift == Thrift::earned && spend(cost));
+        if (!pays && need <= may_grow()) move.stay();
         move.create = need - std::min(need, move.moved);
         if (move.create > may_grow()) {
             note_shortage("", why);
@@ -221,14 +228,21 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
     return {{range, 0}, move.create > 0};
 }
 
-bool DeviceMemory::spend(std::uint64_t effort) {
-    if (effort > effort_) return false;
-    effort_ -= effort;
+bool DeviceMemory::spend(std::int64_t ns) {
+    const std::int64_t now = card_.now();
+    thrift_ns_ += std::max<std::int64_t>(now - thrift_at_, 0) / kPartOfTime;
+    thrift_at_ = now;
+    if (ns > thrift_ns_) return false;
+    thrift_ns_ -= ns;
     return true;
 }
 
+bool DeviceMemory::holds_too_much(std::uint64_t bytes, std::uint64_t peak_in_use) const {
+    return reserved() + bytes > kTimesInUse * peak_in_use + kMoreThanInUse;
+}
+
 DeviceMemory::Made DeviceMemory::make_small(ClassIndex index, std::uint64_t batch, Failure& why) {
-    const Made range = make_range(slab_bytes(index, batch), nullptr, false, why);
+    const Made range = make_range(slab_bytes(index, batch), nullptr, Thrift::earned, why);
     if (range.block.slab == nullptr) return {};
     make_slab(*range.block.slab, index);
     look_ahead();
