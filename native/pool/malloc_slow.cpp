@@ -14,10 +14,10 @@ namespace {
 constexpr int kQuestions = 1;
 // Thread caches that keep more than this part of what the pool holds give up their large blocks
 // before memory moves or is taken from the driver.
-constexpr std::uint64_t kCachedPart = 256;
+constexpr std::uint64_t kCachedPart = 1024;
 // What it costs to collect from the cache of a stream (an event, a query) and of a thread (a barrier).
-constexpr std::int64_t kStreamNs = 3'000;
-constexpr std::int64_t kThreadNs = 5'000;
+constexpr std::int64_t kStreamNs = 1'000;
+constexpr std::int64_t kThreadNs = 2'000;
 // On the host for all streams, before a request fails.
 constexpr int kWaits = 3;
 

@@ -18,9 +18,9 @@ def test_example(tmp_path: Path) -> None:
     said = output_of(EXAMPLE, *CPP17, folder=tmp_path, VRAMKIT_DRIVER="sim", VRAMKIT_SIM=settings)
     assert len(said) == 2
     counted, refused = said
-    # One growth for the arrays and one for the buffers, unless both threads came at once.
+    # What was mapped with the pool is enough; its thread may have mapped some ahead by then.
     assert counted in [
         f"3000 allocations, memory taken from the driver {times} times, 0 bytes in use"
-        for times in (2, 3)
+        for times in (1, 2)
     ]
     assert refused.startswith(f"out of device memory: asked for {1 << 40} bytes (1048576 MiB).")

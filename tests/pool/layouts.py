@@ -18,7 +18,7 @@ def small() -> dict[str, Any]:
     """One of everything.
 
     Extents: a slab of 8 KiB (4 live of 2 streams, 2 cached, 1 waiting, 1 idle), a live block of
-    6 MiB, a hole, 4 MiB idle in two handles, and a cached block of 2 MiB.
+    6 MiB, a hole, 4 MiB idle in two pieces, and a cached block of 2 MiB.
     """
     kib8 = 8192
     states = ["live"] * 4 + ["cached"] * 2 + ["waiting", "idle"]
@@ -31,10 +31,10 @@ def small() -> dict[str, Any]:
     blocks.append(block(BASE + 68 * MIB, 2 * MIB, "cached", 2))
     return {
         "extents": [
-            extent(BASE, [2 * MIB], "slabs"),
-            extent(BASE + 2 * MIB, [6 * MIB], "block"),
-            extent(BASE + 64 * MIB, [2 * MIB, 2 * MIB], "idle"),
-            extent(BASE + 68 * MIB, [2 * MIB], "block"),
+            extent(BASE, [2 * MIB]),
+            extent(BASE + 2 * MIB, [6 * MIB]),
+            extent(BASE + 64 * MIB, [2 * MIB, 2 * MIB]),
+            extent(BASE + 68 * MIB, [2 * MIB]),
         ],
         "slabs": [{"address": BASE, "bytes": 2 * MIB, "block_bytes": kib8, "count": 8}],
         "blocks": blocks,
@@ -59,17 +59,17 @@ def large(nbytes: int = 141_000_000_000, count: int = 50_000) -> dict[str, Any]:
         if len(blocks) < small_blocks:
             size = chance.choice(sizes)
             per_slab = min(2 * MIB // size, 64)
-            extents.append(extent(at, [2 * MIB], "slabs"))
+            extents.append(extent(at, [2 * MIB]))
             slabs.append({"address": at, "bytes": 2 * MIB, "block_bytes": size, "count": per_slab})
             blocks += [_any(chance, at + index * size, size) for index in range(per_slab)]
             step = 2 * MIB
         elif chance.random() < 0.08:
             pieces = [2 * MIB * chance.randint(1, 6) for _ in range(chance.randint(1, 4))]
-            extents.append(extent(at, pieces, "idle"))
+            extents.append(extent(at, pieces))
             step = sum(pieces)
         else:
             step = 2 * MIB * chance.choice([1, 1, 1, 2, 2, 3, 4, 6, 8, 16])
-            extents.append(extent(at, [step], "block"))
+            extents.append(extent(at, [step]))
             blocks.append(_any(chance, at, step))
         held += step
         at += step + (512 * MIB if chance.random() < 0.002 else 0)
@@ -94,8 +94,8 @@ def snapshot(
     )
 
 
-def extent(address: int, pieces: list[int], use: str) -> dict[str, Any]:
-    return {"address": address, "bytes": sum(pieces), "pieces": pieces, "use": use}
+def extent(address: int, pieces: list[int]) -> dict[str, Any]:
+    return {"address": address, "bytes": sum(pieces), "pieces": pieces}
 
 
 def block(address: int, nbytes: int, state: str, stream: int, asked: int = 0) -> dict[str, Any]:

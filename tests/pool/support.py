@@ -49,15 +49,29 @@ def calls(sim: Simulator) -> dict[str, int]:
     }
 
 
-def segment_bytes(device: Device) -> int:
-    """What a pool without a limit takes from the driver at a time for blocks below 2 MiB."""
+def ahead_bytes(device: Device) -> int:
+    """What a pool with a background thread maps when it is made."""
     part = device.memory_info().total // 1024
     return min(max(part - part % (2 * MIB), 2 * MIB), 32 * MIB)
 
 
-def filled_segment(pool: Pool, device: Device, stream: Stream | None = None) -> list[int]:
-    """Blocks of 1 MiB that take a segment and leave nothing of it."""
-    return [pool.malloc(MIB, stream) for _ in range(segment_bytes(device) // MIB)]
+def idle_ranges(pool: Pool) -> list[tuple[int, int]]:
+    """Address and bytes of memory that is in no slab and no block, joined."""
+    layout = pool._layout()
+    used = sorted((each["address"], each["bytes"]) for each in layout["slabs"] + layout["blocks"])
+    idle = []
+    for extent in layout["extents"]:
+        at, end = extent["address"], extent["address"] + extent["bytes"]
+        for address, nbytes in used:
+            if at <= address < end:
+                if address > at:
+                    idle.append((at, address - at))
+                at = address + nbytes
+            elif extent["address"] <= address < at:
+                at = max(at, address + nbytes)  # a block of a slab
+        if end > at:
+            idle.append((at, end - at))
+    return idle
 
 
 def eventually(holds: Callable[[], bool]) -> bool:

@@ -11,7 +11,7 @@ from vramkit import Pool
 from vramkit.driver import Device, Driver, Simulator
 
 from .graphs import Graphs
-from .support import MIB, Foreign, calls, eventually, filled_segment, segment_bytes
+from .support import MIB, Foreign, ahead_bytes, calls, eventually, idle_ranges
 
 pytestmark = [pytest.mark.sim_only, pytest.mark.sim(clock="wall")]
 
@@ -43,11 +43,11 @@ def test_the_thread_begins_and_ends_with_the_pool(device: Device) -> None:
     assert threads() == before
 
 
-def test_the_first_segment_is_mapped_with_the_pool_and_goes_unused(
+def test_some_memory_is_mapped_with_the_pool_and_goes_unused(
     device: Device, sim: Simulator
 ) -> None:
     with Pool(device=device, decay_ms=20) as pool:
-        assert pool.stats().peak_reserved == segment_bytes(device)
+        assert pool.stats().peak_reserved == ahead_bytes(device)
         assert eventually(lambda: pool.stats().reserved == 0)
     with Pool(device=device) as pool:
         calls(sim)
@@ -100,9 +100,8 @@ def test_it_joins_idle_memory(device: Device) -> None:
             device.synchronize()
 
         def joined() -> bool:
-            pool.free(pool.malloc(6 * MIB))  # what makes pieces of 4 MiB of no use
-            extents = pool._layout()["extents"]
-            return [each["bytes"] for each in extents if each["use"] == "idle"] == [32 * MIB]
+            pool.free(pool.malloc(12 * MIB))  # has three of the pieces; the others are too small
+            return [nbytes for _, nbytes in idle_ranges(pool)] == [20 * MIB]
 
         assert eventually(joined)
         for address in blocks[1::2]:
@@ -111,10 +110,12 @@ def test_it_joins_idle_memory(device: Device) -> None:
 
 def test_it_maps_ahead(device: Device) -> None:
     with Pool(device=device, decay_ms=None) as pool:
-        blocks = filled_segment(pool, device)
-        assert eventually(lambda: pool.stats().idle == segment_bytes(device))
-        for address in blocks:
-            pool.free(address)
+        ahead = ahead_bytes(device)
+        first = pool.malloc(ahead)  # all that was mapped
+        second = pool.malloc(4096)  # the driver is asked, and the thread asks it for more
+        assert eventually(lambda: pool.stats().reserved == ahead + 6 * MIB)
+        pool.free(first)
+        pool.free(second)
 
 
 def test_new_settings_wake_it(device: Device) -> None:

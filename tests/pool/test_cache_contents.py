@@ -63,11 +63,22 @@ def test_a_block_of_a_16th_of_a_cache_leaves_at_once(
 
 
 def test_one_very_large_block_leaves_the_others_where_they_are(pool: Pool, stream: Stream) -> None:
-    small = [512 * KIB] * 60
-    come_and_go(pool, stream, small)
-    come_and_go(pool, stream, [16 * MIB])
+    small, large = [512 * KIB] * 60, [16 * MIB]
+    come_and_go(pool, stream, small + large)
     assert come_and_go(pool, stream, small) == 0
-    assert come_and_go(pool, stream, [16 * MIB]) == 1
+    assert come_and_go(pool, stream, large) == 1
+    assert come_and_go(pool, stream, small) == 0
+
+
+def test_what_a_cache_keeps_serves_before_the_pool_grows(pool: Pool, stream: Stream) -> None:
+    come_and_go(pool, stream, [512 * KIB] * 60)
+    before = pool.stats()
+    assert (before.cached, before.reserved) == (30 * MIB, 30 * MIB)
+    assert come_and_go(pool, stream, [30 * MIB]) == 1
+    stats = pool.stats()
+    assert (stats.cached, stats.reserved) == (0, 30 * MIB)
+    assert (stats.device_growths, stats.remapped_bytes) == (before.device_growths, 0)
+    assert stats.stream_cache_hits == before.stream_cache_hits + 1
 
 
 def test_small_blocks_stay_whatever_comes(pool: Pool, stream: Stream) -> None:

@@ -32,10 +32,11 @@ class Bench:
         self.result.write(bytes(SIZE))
         self.closed_meanwhile: Stream | None = device.stream()
         self.device.kernels.spin(1, stream=self.stream)  # its module is loaded now
+        # First, so that each of them has a piece of its own.
+        blocks = [self.limited.malloc(2 * MIB, self.stream) for _ in range(3)]
         for pool in (self.pool, self.limited):
             for stream in (self.stream, self.other, self.closed_meanwhile):
                 pool.free(pool.malloc(4096, stream))
-        blocks = [self.limited.malloc(2 * MIB, self.stream) for _ in range(3)]
         for address in blocks[::2]:
             self.limited.free(address)
         self.held = blocks[1]

@@ -9,8 +9,6 @@ from soak import rounds
 
 from vramkit.driver import Device
 
-from .engine_goals import NOT_YET
-
 pytestmark = [
     pytest.mark.sim_only,
     pytest.mark.sim(data=False, checker=False, capacity="140GiB"),
@@ -19,11 +17,14 @@ pytestmark = [
 
 # Without raw_plain_free: where no free names the stream, the pool cannot record an event behind the
 # last blocks of a stream, and they come back only by a wait for the card.
-BOUNDED: list[Handles] = ["own", "raw"]
+RAW = pytest.param(
+    "raw",
+    marks=pytest.mark.xfail(reason="what a raw stream freed last waits too long", strict=False),
+)
+BOUNDED = ["own", RAW]
 STEPS = rounds(100, 1000)
 
 
-@NOT_YET
 @pytest.mark.parametrize("handles", BOUNDED)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_held_is_bounded_by_what_is_in_use(
@@ -33,7 +34,6 @@ def test_held_is_bounded_by_what_is_in_use(
     assert result.peak_held <= result.bound
 
 
-@NOT_YET
 @pytest.mark.parametrize("handles", BOUNDED)
 def test_work_that_is_done_changes_nothing(handles: Handles, device: Device) -> None:
     (program,) = (each for each in PROGRAMS if each.name == "mixed/8x4")

@@ -9,16 +9,16 @@ from vramkit.driver import Device, Simulator, Stream
 from vramkit.pool import Buffer
 
 from .support import (
+    FENCE,
     FIRST_FENCE,
+    KIB,
     MIB,
     RAW,
     Foreign,
     calls,
     eventually,
-    filled_segment,
     legacy_streams,
     run,
-    segment_bytes,
 )
 
 pytestmark = pytest.mark.sim_only
@@ -132,16 +132,17 @@ def test_a_refill_from_the_stream_cache_serves_a_batch(
 def test_a_refill_is_an_eighth_of_the_room_in_the_cache(
     pool: Pool, device: Device, others: int, stream_cache_hits: int
 ) -> None:
-    """An empty cache takes 4 of 32 MiB beside the block asked for; a full one nothing."""
+    """An empty cache takes 128 KiB of 1 MiB beside the block asked for; a full one nothing."""
+    pool.configure(cache_bytes=MIB)
     with device.stream() as stream:
-        kept = [pool.malloc(896 * 1024, stream) for _ in range(others)]
-        blocks = [pool.malloc(MIB, stream) for _ in range(16)]
+        kept = [pool.malloc(28 * KIB, stream) for _ in range(others)]
+        blocks = [pool.malloc(32 * KIB, stream) for _ in range(16)]
         run(lambda: [pool.free(address) for address in blocks])
-        assert eventually(lambda: pool.stats().waiting == 16 * MIB)  # what the thread kept too
+        assert eventually(lambda: pool.stats().waiting >= 16 * 32 * KIB)  # what it kept too
         for address in kept:
             pool.free(address)
         pool.reset_stats()
-        blocks = [pool.malloc(MIB, stream) for _ in range(16)]
+        blocks = [pool.malloc(32 * KIB, stream) for _ in range(16)]
         stats = pool.stats()
         assert (stats.stream_cache_hits, stats.cache_hits) == (
             stream_cache_hits,
@@ -151,26 +152,42 @@ def test_a_refill_is_an_eighth_of_the_room_in_the_cache(
             pool.free(address)
 
 
-def test_a_slab_is_carved_out_of_a_mapped_segment_for_nothing(
+def test_blocks_above_60_kib_come_one_by_one(pool: Pool, device: Device, sim: Simulator) -> None:
+    with device.stream() as stream:
+        blocks = [pool.malloc(MIB, stream) for _ in range(16)]
+        run(lambda: [pool.free(address) for address in blocks])
+        assert eventually(lambda: pool.stats().waiting == 16 * MIB)
+        pool.reset_stats()
+        calls(sim)
+        assert {pool.malloc(MIB, stream) for _ in range(16)} == set(blocks)
+        assert calls(sim) == {}
+        assert (pool.stats().stream_cache_hits, pool.stats().cache_hits) == (16, 0)
+        for address in blocks:
+            pool.free(address)
+
+
+def test_a_slab_is_cut_off_idle_memory_for_nothing(
     pool: Pool, device: Device, sim: Simulator
 ) -> None:
     with device.stream() as stream:
-        pool.free(pool.malloc(256, stream))  # a segment, of which this took 64 KiB
+        pool.free(pool.malloc(256, stream))  # a page, of which this took 64 KiB
         calls(sim)
         for size in (1000, 4096, 20_000, 40_000):
             pool.free(pool.malloc(size, stream))
             assert calls(sim) == {}, size
         stats = pool.stats()
-        assert (stats.segments, stats.slabs, stats.device_growths) == (1, 5, 1)
+        assert (stats.pieces, stats.slabs, stats.device_growths) == (1, 5, 1)
 
 
-def test_preallocated_blocks_cost_nothing_later(pool: Pool, device: Device, sim: Simulator) -> None:
+@pytest.mark.parametrize(("size", "count"), [(4096, 600), (MIB, 3), (40 * MIB, 2)])
+def test_preallocated_blocks_cost_nothing_later(
+    pool: Pool, device: Device, sim: Simulator, size: int, count: int
+) -> None:
     with device.stream() as stream:
         pool.free(pool.malloc(256, stream))
-        pool.preallocate(40 * MIB, 2)
-        pool.preallocate(MIB, 3)
+        pool.preallocate(size, count)
         calls(sim)
-        blocks = [pool.malloc(size, stream) for size in (40 * MIB, 40 * MIB, MIB, MIB, MIB)]
+        blocks = [pool.malloc(size, stream) for _ in range(count)]
         assert calls(sim) == {}
         for address in blocks:
             pool.free(address)
@@ -179,44 +196,66 @@ def test_preallocated_blocks_cost_nothing_later(pool: Pool, device: Device, sim:
 # New memory
 
 
-def test_growth_is_three_calls_and_two_for_each_further_handle(
+def pieces_of(need: int, held: int) -> int:
+    """How many pieces the pool takes for so many bytes: whole pages, in the size of new pieces."""
+    pages = -(-need // (2 * MIB)) * 2 * MIB
+    most = max(pages // 16, held // 512, 1)
+    most = min(max(1 << (most.bit_length() - 1), 4 * MIB), 32 * MIB)
+    return -(-pages // most)
+
+
+def test_growth_is_three_calls_and_two_for_each_further_piece(
     pool: Pool, device: Device, sim: Simulator
 ) -> None:
-    handle = device.memory_info().total // 512
     with device.stream() as stream:
-        blocks = filled_segment(pool, device, stream)
-        for size in (4096, 2 * MIB, 3 * MIB, handle, handle + 1, 100 * MIB, 1 << 30):
+        blocks = []
+        for size in (2 * MIB, 4 * MIB, 6 * MIB, 64 * MIB, 256 * MIB, 1 << 30):
+            held = pool.stats().reserved
             calls(sim)
             blocks.append(pool.malloc(size, stream))
-            handles = -(-size // handle)
-            expected = GROWTH | {"cuMemCreate": handles, "cuMemMap": handles}
-            if handles > 1:
+            made = calls(sim)
+            made.pop("cuStreamGetCtx", 0)  # with the first one
+            pieces = pieces_of(size, held)
+            expected = GROWTH | {"cuMemCreate": pieces, "cuMemMap": pieces}
+            if pieces > 1:
                 expected["cuMemGetInfo_v2"] = 1  # so that none is taken for nothing
-            assert calls(sim) == expected, size
+            assert made == expected, size
+            assert pool.stats().reserved == held + size
+        assert pool.stats().pieces == 1 + 1 + 2 + 16 + 16 + 32
         for address in blocks:
             pool.free(address)
 
 
-@pytest.mark.parametrize(
-    ("card", "segment"),
-    [
-        pytest.param(card, mib * MIB, marks=pytest.mark.sim(data=False, capacity=card))
-        for card, mib in [("1GiB", 2), ("4GiB", 4), ("24GiB", 24), ("25GiB", 24), ("141GiB", 32)]
-    ],
-)
-def test_a_segment_is_a_thousandth_of_the_card_from_2_to_32_mib(
-    pool: Pool, device: Device, sim: Simulator, card: str, segment: int
-) -> None:
-    assert segment_bytes(device) == segment  # as the other tests reckon
+def test_growth_is_less_what_is_free_at_its_end(pool: Pool, device: Device, sim: Simulator) -> None:
     with device.stream() as stream:
-        pool.free(pool.malloc(256, stream))
-        assert pool.stats().reserved == segment
+        first = pool.malloc(7 * MIB, stream)  # of 8: one is left
         calls(sim)
-        blocks = [pool.malloc(65_536, stream) for _ in range(4096)]  # 256 MiB
+        second = pool.malloc(5 * MIB, stream)
+        assert second == first + 7 * MIB
+        assert calls(sim) == GROWTH
+        assert pool.stats().reserved == 12 * MIB
+        assert pool.stats().remapped_bytes == 0
+        pool.free(first)
+        pool.free(second)
+
+
+@pytest.mark.sim(data=False, capacity="16GiB")
+@pytest.mark.parametrize(("held", "mib"), [(0, 2), (2 << 30, 4), (8 << 30, 16)])
+def test_a_request_below_2_mib_grows_by_a_512th_of_what_is_held(
+    pool: Pool, device: Device, sim: Simulator, held: int, mib: int
+) -> None:
+    with device.stream() as stream:
+        blocks = [pool.malloc(held, stream)] if held else []
+        before = pool.stats()
+        calls(sim)
+        blocks += [pool.malloc(64 * KIB, stream) for _ in range(256)]  # 16 MiB
         stats = pool.stats()
-        assert calls(sim) == times(stats.device_growths - 1, GROWTH)
-        assert stats.segments == stats.device_growths == 256 * MIB // segment + 1
-        assert stats.reserved == stats.segments * segment
+        made = calls(sim)
+        made.pop("cuStreamGetCtx", 0)
+        grown = stats.device_growths - before.device_growths
+        assert made == times(grown, GROWTH)
+        assert grown == stats.pieces - before.pieces == 16 // mib
+        assert stats.reserved - before.reserved == 16 * MIB
         for address in blocks:
             pool.free(address)
 
@@ -230,29 +269,31 @@ def test_another_streams_block_costs_its_fence_and_one_query(
     pool.configure(thread_cache_max_blocks=0)
     with device.stream() as stream, device.stream() as other:
         pool.free(pool.malloc(256, other))
-        address = pool.malloc(2 * MIB, stream)
+        address = pool.malloc(4 * MIB, stream)
         pool.free(address)
         device.synchronize()
+        recorded = pool.stats().events_recorded
         calls(sim)
-        assert pool.malloc(2 * MIB, other) == address
-        assert calls(sim) == {**FIRST_FENCE, "cuEventQuery": 1}
-        assert (pool.stats().cross_stream_hits, pool.stats().events_recorded) == (1, 1)
+        assert pool.malloc(4 * MIB, other) == address
+        assert calls(sim) == {**FENCE, "cuEventQuery": 1}
+        assert (pool.stats().cross_stream_hits, pool.stats().events_recorded) == (1, recorded + 1)
         pool.free(address)
 
 
-def test_another_streams_block_under_way_costs_one_question_and_a_growth(
+def test_another_streams_block_under_way_costs_two_questions_and_a_growth(
     pool: Pool, device: Device, sim: Simulator
 ) -> None:
     pool.configure(thread_cache_max_blocks=0)
     with device.stream() as busy, device.stream() as other:
         pool.free(pool.malloc(256, other))
-        blocks = [pool.malloc(2 * MIB, busy) for _ in range(10)]
+        blocks = [pool.malloc(4 * MIB, busy) for _ in range(10)]
         device.kernels.spin(10**9, stream=busy)
         for address in blocks:
             pool.free(address)
         calls(sim)
-        address = pool.malloc(2 * MIB, other)
-        assert calls(sim) == {**FIRST_FENCE, "cuEventQuery": 1, **GROWTH}
+        address = pool.malloc(4 * MIB, other)
+        # For a block, and before the pool grows for all that the stream has freed.
+        assert calls(sim) == {**FENCE, "cuEventQuery": 2, **GROWTH}
         assert address not in blocks
         pool.free(address)
 
@@ -260,7 +301,7 @@ def test_another_streams_block_under_way_costs_one_question_and_a_growth(
 def test_short_of_memory_the_stream_waits_by_one_call(
     pool: Pool, device: Device, sim: Simulator
 ) -> None:
-    pool.configure(limit=4 * MIB, thread_cache_max_blocks=0)  # a segment goes by the limit: 2 MiB
+    pool.configure(limit=4 * MIB, thread_cache_max_blocks=0)
     with device.stream() as busy, device.stream() as other:
         small = pool.malloc(256, other)
         address = pool.malloc(2 * MIB, busy)
@@ -296,7 +337,7 @@ def test_idle_pieces_are_put_together_by_a_map_each_and_one_set_access(
         assert not made.keys() & {"cuMemCreate", "cuMemUnmap", "cuMemRelease"}
         stats = pool.stats()
         assert (stats.remap_hits, stats.remapped_bytes, stats.reserved) == (1, 16 * MIB, 32 * MIB)
-        pool.step()  # the old places go later
+        pool.step()  # the old mappings go later
         assert calls(sim)["cuMemUnmap"] == 4
         for address in [large, *blocks[1::2]]:
             pool.free(address)
@@ -316,7 +357,7 @@ def test_neighbours_need_no_remapping(pool: Pool, device: Device, sim: Simulator
         pool.free(large)
 
 
-def test_memory_goes_back_by_two_calls(pool: Pool, device: Device, sim: Simulator) -> None:
+def test_memory_goes_back_by_two_calls_a_piece(pool: Pool, device: Device, sim: Simulator) -> None:
     with device.stream() as stream:
         pool.free(pool.malloc(8 * MIB, stream))
         calls(sim)
@@ -325,8 +366,8 @@ def test_memory_goes_back_by_two_calls(pool: Pool, device: Device, sim: Simulato
             **FIRST_FENCE,
             "cuEventSynchronize": 1,
             "cuEventDestroy_v2": 1,
-            "cuMemUnmap": 1,
-            "cuMemRelease": 1,
+            "cuMemUnmap": 2,
+            "cuMemRelease": 2,
         }
 
 
@@ -340,6 +381,6 @@ def test_blocks_of_raw_streams_without_a_fence_cost_one_device_sync(
     assert calls(sim) == {
         "cuMemAlloc_v2": 1,
         "cuMemFree_v2": 1,
-        "cuMemUnmap": 3,
-        "cuMemRelease": 3,
+        "cuMemUnmap": 6,
+        "cuMemRelease": 6,
     }

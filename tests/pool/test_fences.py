@@ -67,7 +67,7 @@ def test_a_malloc_that_gets_past_its_stream_cache_records_a_fence_on_a_raw_strea
         stream = Foreign(owner) if raw else owner
         pool.free(pool.malloc(4096, stream))
         calls(sim)
-        address = pool.malloc(8192, stream)  # of the same segment
+        address = pool.malloc(8192, stream)  # on the same piece
         made = calls(sim)
         assert made == ({**RAW, **FIRST_FENCE, "cuStreamIsCapturing": 3} if raw else {})
         pool.free(address)

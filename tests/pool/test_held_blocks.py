@@ -17,7 +17,7 @@ from .support import MIB, calls
 
 @pytest.mark.sim_only
 @pytest.mark.parametrize("size", [4096, SIZE])
-def test_a_lent_block_is_held_until_the_other_stream_is_past(
+def test_a_shared_block_is_held_until_the_other_stream_is_past(
     pool: Pool, device: Device, sim: Simulator, owner: Stream, other: Stream, size: int
 ) -> None:
     address = shared_block(pool, device, owner, other, size=size)
@@ -82,7 +82,7 @@ def test_used_on_its_own_stream_in_no_order_it_is_held_for_that(
 
 
 RELEASES: dict[str, Callable[[Pool, Stream], object]] = {
-    "a request that misses": lambda pool, stream: pool.free(pool.malloc(256, stream)),
+    "a request that misses": lambda pool, stream: pool.free(pool.malloc(2 * SIZE, stream)),
     "the free of another shared block": lambda pool, stream: free_another(pool, stream),
     "step": lambda pool, _: pool.step(),
 }

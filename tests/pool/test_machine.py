@@ -23,12 +23,12 @@ from vramkit import Pool
 from vramkit.driver import Device, Driver, OutOfMemoryError, Stream
 
 from .graphs import RELAXED, Graph, Graphs
-from .support import MIB, Foreign, eventually
+from .support import KIB, MIB, Foreign, eventually
 
 LIMITS = [8 * MIB, 20 * MIB, 48 * MIB, None]
 SIZES = st.one_of(
     st.integers(1, 5000),
-    st.sampled_from([256, 257, 2048, 65_536, 100_000, MIB, MIB + 1]),
+    st.sampled_from([256, 257, 2048, 60 * KIB, 60 * KIB + 1, 65_536, 100_000, MIB, MIB + 1]),
     st.integers(2 * MIB - 300, 2 * MIB + 300),
     st.integers(3 * MIB, 12 * MIB),
 )

@@ -43,10 +43,10 @@ def test_the_map_shows_every_byte_once(made: str, request: pytest.FixtureRequest
         assert sum(run.cells for run in row.runs) == drawn.cells
 
 
-def test_a_segment_without_slabs_is_idle_and_the_end_of_a_slab_is_rest() -> None:
+def test_an_extent_without_slabs_is_idle_and_the_end_of_a_slab_is_rest() -> None:
     kib64 = 65_536
     layout = layouts.small() | {
-        "extents": [layouts.extent(BASE, [2 * MIB], "slabs")],
+        "extents": [layouts.extent(BASE, [2 * MIB])],
         "slabs": [
             {"address": BASE + at * kib64, "bytes": 2 * kib64, "block_bytes": 3 * 8192, "count": 5}
             for at in (4, 6, 20)
@@ -75,8 +75,7 @@ def test_rows_are_32_mib_smaller_for_small_pools_and_larger_for_full_cards(
         starts = [BASE + sum(extents[:index]) for index in range(len(extents))]
         layout = layouts.small() | {
             "extents": [
-                layouts.extent(start, [size], "idle")
-                for start, size in zip(starts, extents, strict=True)
+                layouts.extent(start, [size]) for start, size in zip(starts, extents, strict=True)
             ],
             "slabs": [],
             "blocks": [],

@@ -12,7 +12,7 @@ from vramkit import Pool
 from vramkit.driver import Device, OutOfMemoryError, Simulator, Stream
 
 from .nvtx import LIMIT, VARIABLE, Tool
-from .support import MIB
+from .support import KIB, MIB
 
 PAGE = 2 * MIB
 
@@ -23,14 +23,19 @@ def test_the_heap_is_one_allocation_of_the_limit(
     heaps = tool.heaps
     assert list(heaps.values()) == [LIMIT + PAGE]  # a page more, to begin at a page
     (start,) = heaps
-    assert marked.stats().reserved == 0
+    stats = marked.stats()
+    assert (stats.reserved, stats.idle, stats.pieces) == (LIMIT, LIMIT, 1)
     blocks = [marked.malloc(size, streams[0]) for size in (1000, 3 * MIB, 20 * MIB)]
-    assert marked.stats().reserved == PAGE + 2 * PAGE + 10 * PAGE
+    assert marked.stats().reserved == LIMIT
+    assert (
+        LIMIT - marked.stats().idle == 23 * MIB + 16 * KIB
+    )  # 16 small blocks, of which 15 are cached
     assert all(start <= address < start + LIMIT + PAGE for address in blocks)
     for address in blocks:
         marked.free(address)
-    assert marked.release_all() == 13 * PAGE
-    assert marked.stats().reserved == 0
+    assert (marked.trim(), marked.release_all()) == (0, 0)  # nothing before the pool ends
+    stats = marked.stats()
+    assert (stats.reserved, stats.idle, stats.device_growths) == (LIMIT, LIMIT, 0)
     assert tool.heaps == heaps
 
 

@@ -98,8 +98,9 @@ def test_short_of_memory_the_stream_waits_and_not_the_host(
 
 
 @pytest.mark.sim_only
-def test_short_of_memory_of_another_class_the_host_waits_before_it_unmaps(
-    pool: Pool, driver: Driver, device: Device
+@pytest.mark.parametrize("size", [4096, MIB])
+def test_memory_of_a_busy_stream_serves_other_sizes_of_that_stream_without_a_wait(
+    pool: Pool, driver: Driver, device: Device, size: int
 ) -> None:
     pool.configure(limit=4 * MIB)
     with device.stream() as stream:
@@ -109,10 +110,34 @@ def test_short_of_memory_of_another_class_the_host_waits_before_it_unmaps(
         pool.free(address)
         assert driver.sim is not None
         before = driver.sim.now()
-        again = pool.malloc(MIB, stream)
-        assert driver.sim.now() - before > 0.9
-        use(device, again, MIB, stream)
+        again = pool.malloc(size, stream)
+        assert address <= again < address + 4 * MIB
+        assert driver.sim.now() - before < 0.001
+        use(device, again, size, stream)
         pool.free(again)
+
+
+@pytest.mark.sim_only
+def test_short_of_memory_the_host_waits_before_another_stream_has_memory_in_pieces(
+    pool: Pool, driver: Driver, device: Device
+) -> None:
+    """No block is large enough to wait for on the GPU."""
+    pool.configure(limit=12 * MIB)
+    with device.stream() as busy, device.stream() as other:
+        blocks = [pool.malloc(4 * MIB, busy) for _ in range(3)]
+        device.kernels.spin(10**9, stream=busy)
+        for address in blocks:
+            use(device, address, 4 * MIB, busy)
+        pool.free(blocks[0])
+        pool.free(blocks[2])
+        assert driver.sim is not None
+        before = driver.sim.now()
+        again = pool.malloc(8 * MIB, other)
+        assert driver.sim.now() - before > 0.9
+        assert (pool.stats().remap_hits, pool.stats().reserved) == (1, 12 * MIB)
+        use(device, again, 8 * MIB, other)
+        pool.free(again)
+        pool.free(blocks[1])
 
 
 @pytest.mark.sim_only

@@ -115,9 +115,15 @@ NO_EFFECT: list[tuple[dict[str, Any], str]] = [
     ),
     ({"size_classes": "power_of_two", "alignment": 512}, "no effect on classes of powers of two"),
 ]
+# Blocks straight from the driver would lie outside of the memory that a tool is told of.
+NOT_TOGETHER = pytest.param(
+    {"nvtx": True, "limit": 64 * MIB, "large": "direct"},
+    "large.* nvtx",
+    marks=pytest.mark.xfail(reason="not refused yet", strict=False),
+)
 
 
-@pytest.mark.parametrize(("settings", "words"), NO_SENSE + NO_EFFECT)
+@pytest.mark.parametrize(("settings", "words"), [*NO_SENSE, *NO_EFFECT, NOT_TOGETHER])
 def test_values_that_make_no_sense_or_do_nothing(
     pool: Pool, device: Device, settings: dict[str, Any], words: str
 ) -> None:
@@ -183,8 +189,8 @@ def test_a_limit_counts_in_whole_pages(device: Device) -> None:
 
 def test_preallocation_keeps_to_the_limit(pool: Pool) -> None:
     limit = 16 * MIB
-    pool.configure(limit=limit)  # the segment goes by it: 2 MiB
-    small = pool.malloc(4096)  # free spans of its segment are of no use for what follows
+    pool.configure(limit=limit)
+    small = pool.malloc(4096)
     large = pool.malloc(6 * MIB)
     pool.free(large)
     with pytest.raises(OutOfMemoryError, match=f"The limit is {limit // MIB} MiB"):
@@ -252,41 +258,42 @@ def test_thread_cache_bytes_is_shared_between_the_streams_of_a_thread(
         blocks = [pool.malloc(256, stream) for _ in range(2)]
         for address in blocks:
             pool.free(address)
-    for stream in owned:
-        blocks = [pool.malloc(size, stream) for _ in range(12 * MIB // size)]
-        for address in blocks:
-            pool.free(address)
+    # All at once: a pool that grows empties the caches first.
+    blocks = [pool.malloc(size, stream) for stream in owned for _ in range(12 * MIB // size)]
+    for address in blocks:
+        pool.free(address)
     # Each has all it may but for an eighth, which goes so that not every free must share.
     assert 7 * MIB - streams * size <= pool.stats().cached <= 8 * MIB
     for stream in owned:
         stream.close()
 
 
-def test_global_cache_max_blocks_bounds_what_is_kept_for_a_stream(
+def test_global_cache_max_blocks_bounds_the_small_blocks_that_are_kept_for_a_stream(
     pool: Pool, device: Device
 ) -> None:
     pool.configure(thread_cache_max_blocks=0, global_cache_max_blocks=2)
     with device.stream() as stream:
-        blocks = [pool.malloc(2 * MIB, stream) for _ in range(8)]
+        blocks = [pool.malloc(4096, stream) for _ in range(8)]
         for address in blocks:
             pool.free(address)
             device.synchronize()
         pool.step()
-        pool.free(pool.malloc(2 * MIB, stream))
+        pool.free(pool.malloc(4096, stream))
         stats = pool.stats()
-        assert stats.waiting <= 3 * 2 * MIB
-        assert stats.waiting + stats.idle == stats.reserved == 16 * MIB
+        assert stats.waiting <= 3 * 4096
+        assert stats.waiting + stats.idle == stats.reserved
 
 
 def test_batch_alloc_count_blocks_are_made_and_moved_at_once(pool: Pool, device: Device) -> None:
     pool.configure(batch_alloc_count=8)
     with device.stream() as stream:
-        address = pool.malloc(65_536, stream)
+        address = pool.malloc(16 * KIB, stream)
         assert [slab["count"] for slab in pool._layout()["slabs"]] == [8]
-        assert pool.stats().cached == 7 * 65_536
+        assert pool.stats().cached == 7 * 16 * KIB
         pool.configure(batch_alloc_count=3)
-        other = pool.malloc(40_000, stream)
+        other = pool.malloc(40 * KIB, stream)  # 120 KiB, in two spans of 64
         assert [slab["count"] for slab in pool._layout()["slabs"]] == [8, 3]
+        assert [slab["bytes"] for slab in pool._layout()["slabs"]] == [128 * KIB, 128 * KIB]
         pool.free(address)
         pool.free(other)
 

@@ -7,13 +7,12 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device, OutOfMemoryError, Stream
 
-from .engine_goals import NOT_YET
 from .support import KIB, MIB
 
 pytestmark = [pytest.mark.sim_only, pytest.mark.sim(data=False, checker=False)]
 
 # Sizes of which a whole batch is as large as a page.
-BATCHED = [pytest.param(size, marks=NOT_YET) for size in (256 * KIB, 512 * KIB, MIB)]
+BATCHED = [256 * KIB, 512 * KIB, MIB]
 
 
 def take_until_full(pool: Pool, size: int, stream: Stream) -> list[int]:
@@ -56,7 +55,6 @@ def test_small_blocks_in_every_page_leave_room_for_larger_ones(device: Device, s
             free_all(pool, kept)
 
 
-@NOT_YET
 def test_a_live_block_in_sixteen_leaves_the_others_for_twice_the_size(device: Device) -> None:
     """60 of 64 MiB are free, in pieces of 15 blocks: a plain best fit serves 7 in each, 224."""
     with device.stream() as stream, Pool(device=device, background=False, limit=64 * MIB) as pool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_sums_by_class_stream_and_stack(small: Snapshot) -> None:
 
 def test_many_classes_are_put_together_by_doublings() -> None:
     layout = layouts.small()
-    layout["extents"] = [layouts.extent(BASE, [2 * MIB], "slabs")]
+    layout["extents"] = [layouts.extent(BASE, [2 * MIB])]
     layout["slabs"] = []
     sizes = range(256, 256 * 31, 256)
     starts = [BASE + sum(sizes[:index]) for index in range(len(sizes))]
@@ -85,7 +86,7 @@ def test_a_file_gives_the_same_snapshot_back(small: Snapshot, tmp_path: Path) ->
     small.save(tmp_path / "pool.json")
     assert Snapshot.read(tmp_path / "pool.json") == small
     document = json.loads((tmp_path / "pool.json").read_text())
-    assert (document["format"], document["version"]) == ("vramkit.snapshot", 2)
+    assert (document["format"], document["version"]) == ("vramkit.snapshot", 3)
     assert document["stacks"][str(BASE)] == ["a.py:1 in f", "b.py:2 in main"]
 
 
@@ -113,7 +114,7 @@ def one_block(**fields: Any) -> str:
         ("[1]", "Expected `object`"),
         ("{}", "its format is ''"),
         (changed(format="other"), "its format is 'other', not 'vramkit.snapshot'"),
-        (changed(version=1), "it is of version 1, and this vramkit reads 2"),
+        (changed(version=2), "it is of version 2, and this vramkit reads 3"),
         (changed(extents="none"), "Expected `array`"),
         (changed(stats={}), "its stats have no fragmentation_bytes"),
         (changed(streams=[]), "there are 0"),
@@ -181,13 +182,20 @@ def test_a_real_pool_adds_up_to_its_statistics(pool: Pool, device: Device) -> No
         ]
         for address in blocks[::3]:
             pool.free(address)
+        blocks.append(pool.malloc(36 * MIB, first))  # pieces move for it
+        assert pool.stats().remapped_bytes > 0
         taken = pool.snapshot()
         sums, stats = by_state(taken), pool.stats()
         assert (sums.asked, sums.total) == (stats.current_usage, stats.reserved)
         assert (sums.cached, sums.waiting, sums.idle) == (stats.cached, stats.waiting, stats.idle)
         assert taken.stats == msgspec.to_builtins(stats)
+        pieces = [extent.pieces for extent in taken.extents]
+        assert sum(map(len, pieces)) == stats.pieces
+        assert [extent.bytes for extent in taken.extents] == [sum(each) for each in pieces]
+        for extent, following in pairwise(taken.extents):
+            assert extent.address + extent.bytes < following.address  # else they were one
         live = {block.address for block in taken.blocks if block.state == "live"}
-        assert live == set(blocks) - set(blocks[::3])
+        assert live == set(blocks) - set(blocks[:-1:3])
         owners = {taken.streams[number].id for number, _ in by_stream(taken)}
         assert owners == {first.id, second.id}
         for address in live:

@@ -9,7 +9,7 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device, Driver
 
-from .support import MIB, Foreign, legacy_streams, segment_bytes
+from .support import MIB, Foreign, legacy_streams
 
 
 def test_no_stream_is_the_legacy_default_stream(pool: Pool, device: Device) -> None:
@@ -109,7 +109,7 @@ def test_ever_new_streams_leave_nothing_behind(pool: Pool, driver: Driver, devic
             device.synchronize()
     assert driver.sim.live_objects()["events"] <= 4
     assert pool.stats().allocation_count == pool.stats().free_count == 200
-    assert pool.stats().reserved == segment_bytes(device)
+    assert pool.stats().reserved == 2 * MIB
 
 
 def test_a_stream_that_python_drops_is_told_as_one_that_is_closed(

@@ -10,7 +10,7 @@ import pytest
 from vramkit import Pool
 from vramkit.driver import Device, Simulator, Stream
 
-from .support import MIB, calls, filled_segment, run, segment_bytes
+from .support import MIB, calls, run
 
 pytestmark = pytest.mark.sim_only
 
@@ -205,22 +205,24 @@ def test_a_new_decay_time_holds_at_once(pool: Pool, device: Device, sim: Simulat
 # Mapped ahead
 
 
-def test_the_next_segment_is_mapped_when_half_of_one_is_used(
+def test_a_piece_is_mapped_when_a_slab_leaves_less_than_half_of_one(
     pool: Pool, device: Device, sim: Simulator
 ) -> None:
+    def growths_after_a_step() -> int:
+        pool.step()
+        return pool.stats().device_growths
+
     with device.stream() as stream:
-        blocks = [pool.malloc(4096, stream)]
-        pool.step()
-        assert pool.stats().device_growths == 1
-        blocks += [pool.malloc(MIB, stream) for _ in range(segment_bytes(device) // MIB - 1)]
-        pool.step()
-        assert pool.stats().device_growths == 2
+        blocks = [pool.malloc(4096, stream)]  # of 2 MiB, and a piece has 4
+        assert [growths_after_a_step() for _ in range(3)] == [2, 2, 2]
+        assert pool.stats().reserved == 6 * MIB
         calls(sim)
-        blocks.append(pool.malloc(4096, stream))
+        blocks.append(pool.malloc(5 * MIB, stream))
+        assert growths_after_a_step() == 2  # only slabs ask for more
+        blocks.append(pool.malloc(1000, stream))
         assert calls(sim) == {}
-        for _ in range(3):  # enough is left: nothing more
-            pool.step()
-        assert pool.stats().device_growths == 2
+        assert [growths_after_a_step() for _ in range(3)] == [3, 3, 3]
+        assert pool.stats().reserved == 10 * MIB
         for address in blocks:
             pool.free(address)
 
@@ -228,19 +230,20 @@ def test_the_next_segment_is_mapped_when_half_of_one_is_used(
 def test_nothing_is_mapped_ahead_of_large_blocks_past_the_limit_or_of_a_full_card(
     pool: Pool, device: Device
 ) -> None:
-    segment = segment_bytes(device)
-    large = pool.malloc(8 * MIB)
-    pool.step()
-    assert pool.stats().reserved == 8 * MIB
-    pool.configure(limit=8 * MIB + segment)
-    blocks = filled_segment(pool, device)
-    pool.step()
-    assert pool.stats().reserved == 8 * MIB + segment
+    def held_after_a_step() -> int:
+        pool.step()
+        return pool.stats().reserved
+
+    blocks = [pool.malloc(8 * MIB)]
+    assert held_after_a_step() == 8 * MIB
+    pool.configure(limit=12 * MIB)
+    blocks.append(pool.malloc(4096))
+    assert held_after_a_step() == 10 * MIB  # a piece more would be 14
     pool.configure(limit=None)
     rest = device.alloc(device.memory_info().free - device.memory_info().total // 32)
-    blocks += filled_segment(pool, device)
-    pool.step()
-    assert pool.stats().reserved == 8 * MIB + 2 * segment
+    blocks.append(pool.malloc(1000))
+    assert held_after_a_step() == 10 * MIB
     rest.close()
-    for address in [large, *blocks]:
+    assert held_after_a_step() == 14 * MIB
+    for address in blocks:
         pool.free(address)

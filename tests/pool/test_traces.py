@@ -11,8 +11,6 @@ from traces import Trace, read_traces
 
 from vramkit.driver import Device
 
-from .engine_goals import NOT_YET
-
 pytestmark = [
     pytest.mark.sim_only,
     pytest.mark.sim(data=False, checker=False, capacity="140GiB"),
@@ -58,14 +56,12 @@ def without_limit(name: str, device: Device) -> Replayed:
     return _without_limit[name]
 
 
-@NOT_YET
 @pytest.mark.parametrize("name", TRACES)
 def test_held_is_hardly_more_than_in_use(name: str, device: Device) -> None:
     result = without_limit(name, device)
     assert result.peak_held <= MOST[name] * result.peak_in_use
 
 
-@NOT_YET
 @pytest.mark.parametrize("name", TRACES)
 def test_held_is_hardly_more_than_with_expandable_segments(name: str, device: Device) -> None:
     most = MOST_OF_EXPANDABLE * (EXPANDABLE_GB[name] + ROUNDING_GB) * 1e9
@@ -78,8 +74,16 @@ def test_a_limit_just_above_what_was_held_is_enough(name: str, device: Device) -
     assert replay(recorded(name), device, limit=limit).peak_held <= limit
 
 
-@NOT_YET
-@pytest.mark.parametrize("name", TRACES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            "continuous_batching",
+            marks=pytest.mark.xfail(reason="grows while pieces could move", strict=False),
+        ),
+        *TRACES[1:],
+    ],
+)
 def test_blocks_on_several_streams_and_threads(name: str, device: Device) -> None:
     result = replay(recorded(name), device, streams=4, threads=4)
     assert result.peak_held <= MOST_DEALT[name] * result.peak_in_use

@@ -53,6 +53,17 @@ class FreeRanges {
         Slab* const range = best(bytes);
         return range == nullptr ? nullptr : take_front(*range, bytes);
     }
+    // The same off the range at the lowest address.
+    Slab* take_lowest(std::uint64_t bytes) {
+        join();
+        Slab* lowest = nullptr;
+        each([&](Slab& range) {
+            if (range.bytes < bytes) return bin_of(range.bytes) >= kExact;
+            if (lowest == nullptr || range.address < lowest->address) lowest = &range;
+            return true;
+        });
+        return lowest == nullptr ? nullptr : take_front(*lowest, bytes);
+    }
     // The range that take_best() would take from.
     Slab* best(std::uint64_t bytes) {
         join();

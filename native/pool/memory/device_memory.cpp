@@ -20,11 +20,12 @@ constexpr std::size_t kReleasesAtOnce = 32;
 // New pieces have a 512th of what the pool holds, or a 16th of what is needed: memory that cannot
 // move because a part of its piece is in use is then a small part of all, and many small pieces,
 // which cost as much as large ones, are created only while the pool is small.
-constexpr std::uint64_t kPartOfHeld = 512;
+constexpr std::uint64_t kPartOfHeld = 1024;
 constexpr std::uint64_t kPartOfNeed = 16;
 constexpr std::uint64_t kLeastPiece = std::uint64_t{4} << 20;
-constexpr std::uint64_t kMostPiece = std::uint64_t{32} << 20;
+constexpr std::uint64_t kMostPiece = std::uint64_t{64} << 20;
 constexpr std::uint64_t kMostAhead = std::uint64_t{32} << 20;
+constexpr std::uint64_t kAheadUpTo = 4;
 
 }  // namespace
 
@@ -75,7 +76,8 @@ std::uint64_t DeviceMemory::may_grow() const {
 }
 
 std::uint64_t DeviceMemory::piece_bytes(std::uint64_t bytes) const {
-    const std::uint64_t wanted = std::max(bytes / kPartOfNeed, mapped() / kPartOfHeld);
+    const std::uint64_t wanted =
+        std::max(bytes / kPartOfNeed, std::min(mapped() / kPartOfHeld, kMostPiece / 2));
     return std::clamp(std::bit_floor(wanted), kLeastPiece, kMostPiece);
 }
 
@@ -97,7 +99,7 @@ BlockRef DeviceMemory::take_idle_range(std::uint64_t bytes) {
 
 BlockRef DeviceMemory::take_idle_small(ClassIndex index, std::uint64_t batch) {
     if (const BlockRef block = slabs_->take(index); block.slab != nullptr) return block;
-    const BlockRef range = take_idle_range(slab_bytes(index, batch));
+    const BlockRef range{idle_->take_lowest(slab_bytes(index, batch)), 0};
     if (range.slab == nullptr) return {};
     make_slab(*range.slab, index);
     look_ahead();
@@ -115,7 +117,7 @@ bool DeviceMemory::make_slab_of(StreamCache& own, ClassIndex index, std::uint64_
     if (own.ended) return false;
     const std::uint64_t bytes = slab_bytes(index, batch);
     own.make_room(index, bytes / class_bytes(index));
-    const BlockRef range = own.take_range(bytes);
+    const BlockRef range{own.keeps_blocks ? nullptr : own.ranges.take_lowest(bytes), 0};
     if (range.slab == nullptr) return false;
     const Fences::Number fence =
         is_broken(Rule::slab_keeps_fence_of_its_range) ? 0 : range.slab->fence;
@@ -251,10 +253,14 @@ bool DeviceMemory::unmap_old() { return pieces_->unmap_old(kUnmapsAtOnce); }
 
 void DeviceMemory::unmap_all_old() { pieces_->unmap_old(kEveryMapping); }
 
-// About a thousandth of the card at first, then what the pool grows by: little to any program.
+// About a thousandth of the card: little to any program.
 std::uint64_t DeviceMemory::ahead_bytes() const {
-    if (mapped() == 0) return std::clamp(most_bytes_ / 1024 / kPage * kPage, kPage, kMostAhead);
-    return std::min({piece_bytes(0), kMostAhead, most_bytes_ / kPage * kPage});
+    return std::clamp(most_bytes_ / 1024 / kPage * kPage, kPage, kMostAhead);
+}
+
+// A pool that holds more than a few times that grows seldom enough.
+bool DeviceMemory::has_ahead() const {
+    return idle_->bytes() >= ahead_bytes() / 2 || mapped() > kAheadUpTo * ahead_bytes();
 }
 
 // So that the thread that needs the next slab finds memory mapped.

@@ -137,7 +137,7 @@ class DeviceMemory {
     // The size of pieces for so much new memory.
     std::uint64_t piece_bytes(std::uint64_t bytes) const;
     std::uint64_t ahead_bytes() const;
-    bool has_ahead() const { return idle_->bytes() >= ahead_bytes() / 2; }
+    bool has_ahead() const;
     void note_growth();
     void look_ahead();
     Slab& make_slab(Slab& range, ClassIndex index);

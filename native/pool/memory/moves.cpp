@@ -15,7 +15,7 @@ namespace vramkit::pool {
 namespace {
 
 // The addresses behind a range that is lengthened have room for one piece more than is needed.
-constexpr std::uint64_t kSlack = std::uint64_t{32} << 20;
+constexpr std::uint64_t kSlack = std::uint64_t{64} << 20;
 // Moving pieces and collecting from caches costs time where growth costs memory. A program whose
 // free memory is always in the wrong places would do it for ever, where a little more memory ends
 // it. So the time is earned: by growth, as often as this ...

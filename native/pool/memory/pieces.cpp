@@ -4,6 +4,11 @@
 #include <set>
 
 namespace vramkit::pool {
+namespace {
+
+constexpr std::uint64_t kLargestEdge = std::uint64_t{4} << 20;
+
+}  // namespace
 
 Pieces::~Pieces() {
     if (addresses_.have_memory()) return;
@@ -20,9 +25,13 @@ std::vector<Piece> Pieces::create(std::uint64_t bytes, std::uint64_t most, Failu
         return {};
     }
     std::vector<Piece> pieces;
-    pieces.reserve(bytes / most + 1);
+    pieces.reserve(bytes / most + 2);
     while (bytes > 0) {
-        const std::optional<Piece> piece = mappings_.create(std::min(bytes, most), why);
+        std::uint64_t size = std::min(bytes, most);
+        // What is mapped behind this later begins in its last page: if that is a large piece, one
+        // block would keep the memory of two from moving.
+        if (size == bytes && size > kLargestEdge) size -= kPage;
+        const std::optional<Piece> piece = mappings_.create(size, why);
         if (!piece) {
             for (const Piece& each : pieces) mappings_.release(each);
             return {};

@@ -35,7 +35,7 @@ class Pieces {
     Pieces& operator=(const Pieces&) = delete;
 
     // Maps pieces that are mapped elsewhere, and `bytes` of new ones behind them of at most `most`
-    // each, side by side at addresses that the caller has taken. The moved ones are then no longer
+    // each and a small one at the end, side by side at addresses that the caller has taken. The moved ones are then no longer
     // known at their old addresses; the caller leaves those mappings. False and the reason: nothing
     // has changed, and the addresses are given back.
     bool map(std::uint64_t address, std::span<const Mapping> moved, std::uint64_t bytes,

@@ -55,7 +55,7 @@ void upkeep() {
     std::vector<vramkit::buffer> many;
     while (pool.stats().idle >= (2 << 20)) many.emplace_back(pool, 1 << 20);
     const std::uint64_t growths = pool.stats().device_growths;
-    pool.step();  // maps the next segment ahead
+    pool.step();  // maps a piece ahead
     CHECK(pool.stats().device_growths == growths + 1);
     many.clear();
     void* const per_thread_stream = reinterpret_cast<void*>(2);
