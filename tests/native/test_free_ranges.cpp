@@ -61,6 +61,20 @@ TEST(the_best_fit_above_16_mib_is_the_smallest_and_not_the_first_of_its_bin) {
     CHECK_EQUAL(taken(bench.free.take_best(541 * kSpan)).fence, Fences::Number{545});
 }
 
+TEST(the_lowest_range_that_is_large_enough_is_cut_after_neighbours_were_joined) {
+    Bench bench;
+    bench.add(bench.free, 100, 5, 1);
+    bench.add(bench.free, 10, 2, 2);
+    bench.add(bench.free, 12, 3, 3);
+    bench.add(bench.free, 200, 600, 4);
+    bench.add(bench.free, 0, 3, 5);
+    CHECK(taken(bench.free.take_lowest(4 * kSpan)) == (Part{10, 4, 3}));
+    CHECK(taken(bench.free.take_lowest(4 * kSpan)) == (Part{100, 4, 1}));
+    CHECK(taken(bench.free.take_lowest(598 * kSpan)) == (Part{200, 598, 4}));
+    CHECK(taken(bench.free.take_lowest(kSpan)) == (Part{0, 1, 5}));
+    CHECK(bench.free.take_lowest(3 * kSpan) == nullptr);
+}
+
 TEST(neighbours_are_joined_behind_the_newest_fence) {
     for (const bool newest_in_front : {true, false}) {
         Bench bench;

@@ -12,8 +12,7 @@ void reset_calls() { sim().reset_call_counts(); }
 // Two pieces with a page between, and the addresses to map them and `create` new pages at.
 struct Moving {
     explicit Moving(Bench& bench, std::uint64_t create) : bytes((5 + create) * kPage) {
-        first = bench.create(3);
-        bench.create(1);
+        first = bench.create(4, 3);  // and the page between
         second = bench.create(2);
         moved = bench.whole(first, 3);
         const auto more = bench.whole(second, 2);
@@ -59,8 +58,10 @@ TEST(new_memory_is_pieces_of_a_size_and_access_is_set_once) {
     CHECK_EQUAL(bench.pieces->mapped(), 10 * kPage);
     bench.well();
     reset_calls();
-    bench.create(4, 4);  // one piece: the driver says whether it has it
+    bench.create(2, 4);  // one piece: the driver says whether it has it
     CHECK_EQUAL(calls(), std::string("{\"cuMemCreate\":1,\"cuMemMap\":1,\"cuMemSetAccess\":1}"));
+    // A page of its own at the end of a large one: the next growth begins beside it.
+    CHECK(bench.pages_of(bench.create(4, 4), 4) == (Pages{3, 1}));
 }
 
 TEST(only_pieces_that_are_wholly_inside_an_extent_count) {
@@ -239,7 +240,7 @@ TEST(a_piece_with_an_old_mapping_is_not_released) {
 
 TEST(what_the_driver_refuses_to_take_stays_or_is_tried_again) {
     Bench bench;
-    const std::uint64_t made = bench.create(6, 3);
+    const std::uint64_t made = bench.create(7, 3);
     const auto mappings = bench.whole(made, 6);
     CHECK_EQUAL(sim().inject("cuMemUnmap", 1, 1, CUDA_ERROR_UNKNOWN, 0), 0);
     bool released = true;
@@ -251,11 +252,11 @@ TEST(what_the_driver_refuses_to_take_stays_or_is_tried_again) {
     CHECK(bench.pieces->release(mappings[0], released));
     CHECK(!released);
     CHECK(bench.pages_of(made, 6) == (Pages{3}));
-    CHECK_EQUAL(bench.pieces->mapped(), 6 * kPage);
+    CHECK_EQUAL(bench.pieces->mapped(), 7 * kPage);
     CHECK_EQUAL(bench.pieces->unreleased(), 3 * kPage);
     bench.well();
     CHECK(bench.pieces->unmap_old(kEvery));
-    CHECK_EQUAL(bench.pieces->mapped(), 3 * kPage);
+    CHECK_EQUAL(bench.pieces->mapped(), 4 * kPage);
     bench.well();
     // The same at the end: the bench looks that nothing is left.
     bench.create(4, 2);
