@@ -12,14 +12,18 @@ namespace {
 // Other streams whose oldest fence is polled for one of their blocks. A poll costs as much as the
 // rest of the path, and the oldest fence is the likeliest to have passed.
 constexpr int kQuestions = 1;
+constexpr std::size_t kOthers = 64;  // looked at for that
 // Thread caches that keep more than this part of what the pool holds give up their large blocks
 // before memory moves or is taken from the driver.
 constexpr std::uint64_t kCachedPart = 1024;
-// What it costs to collect from the cache of a stream (an event, a query) and of a thread (a barrier).
+// What it costs to collect from the cache of a stream (an event, a query) and of a thread (a
+// barrier).
 constexpr std::int64_t kStreamNs = 1'000;
 constexpr std::int64_t kThreadNs = 2'000;
 // On the host for all streams, before a request fails.
 constexpr int kWaits = 3;
+// For so long after threads had to wait for each other, memory is taken rather than time.
+constexpr std::int64_t kHurryNs = 5'000'000;
 
 }  // namespace
 
@@ -61,10 +65,13 @@ ThreadCache* Pool::cache_of(const StreamRef& stream, Failure& why) {
 
 BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_wait,
                            Failure& why) {
-    std::unique_lock guard(lock_);
+    std::unique_lock guard(lock_, std::try_to_lock);
+    const bool waited = !guard.owns_lock();
+    if (waited) guard.lock();
     if (!is_open(why)) return {};
     const SlowPathScope scope = parts_.card.enter();
     DeviceMemory& memory = parts_.memory;
+    if (waited || lock_.is_contended()) hurry_until_ = parts_.card.now() + kHurryNs;
     // The stream was given to this call, so its handle is valid: record a fence behind its blocks
     // that have none, so that other streams can take them.
     const auto record_fence = [&] {
@@ -92,7 +99,17 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_
     };
     if (parts_.held.release() && found_own()) return served();
     if (found(take_idle(cache, request), &Stats::idle_hits)) return served();
-    if (found(take_of_others(cache, request), &Stats::cross_stream_hits)) return served();
+    // To do without new memory takes time, which other threads that wait for the lock would pay for
+    // too.
+    using Thrift = DeviceMemory::Thrift;
+    const auto peak = static_cast<std::uint64_t>(parts_.threads.usage.peak());
+    const Thrift thrift = memory.holds_too_much(request.bytes, peak) ? Thrift::must
+                          : parts_.card.now() < hurry_until_         ? Thrift::none
+                                                                     : Thrift::earned;
+    if (thrift != Thrift::none &&
+        found(take_of_others(cache, request), &Stats::cross_stream_hits)) {
+        return served();
+    }
     // A request that can never be served fails here, before caches are emptied for it.
     if (request.asked > memory.most_bytes()) {
         why = Failure::out_of_memory();
@@ -111,16 +128,10 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_
                found_small(cache, request, block);
     };
     // What takes driver calls.
-    using Thrift = DeviceMemory::Thrift;
-    const auto make = [&](Thrift thrift) {
-        const DeviceMemory::Made made = this->make(cache, request, thrift, why);
+    const auto make = [&](Thrift how) {
+        const DeviceMemory::Made made = this->make(cache, request, how, why);
         return found(made.block, made.grown ? &Stats::growth_hits : &Stats::remap_hits);
     };
-    // To do without new memory takes time. Other threads that wait for the lock would pay for it too.
-    const auto peak = static_cast<std::uint64_t>(parts_.threads.usage.peak());
-    const Thrift thrift = memory.holds_too_much(request.bytes, peak) ? Thrift::must
-                          : lock_.is_contended()                      ? Thrift::none
-                                                                      : Thrift::earned;
     const auto pays = [&](std::int64_t ns) {
         return thrift == Thrift::must || (thrift == Thrift::earned && memory.spend(ns));
     };
@@ -216,9 +227,11 @@ BlockRef Pool::fill_cache(ThreadCache& cache, ClassIndex index, BlockRef first) 
 BlockRef Pool::take_of_others(ThreadCache& cache, const Request& request) {
     const ClassIndex index = request.index;
     int questions = kQuestions;
-    for (const auto& each : parts_.streams.caches()) {
-        if (each == cache.stream_cache) continue;
-        StreamCache& stream_cache = *each;
+    const Streams::Caches& caches = parts_.streams.caches();
+    for (std::size_t looks = std::min(caches.size(), kOthers); looks > 0; --looks) {
+        next_other_ = (next_other_ + 1) % caches.size();
+        if (caches[next_other_] == cache.stream_cache) continue;
+        StreamCache& stream_cache = *caches[next_other_];
         // Another thread uses it: not worth a wait.
         const std::unique_lock guard(stream_cache.lock, std::try_to_lock);
         if (!guard || !stream_cache.may_have(index, request.bytes)) continue;
@@ -263,8 +276,7 @@ BlockRef Pool::take_after_gpu_wait(const ThreadCache& cache, const Request& requ
         if (each == cache.stream_cache) continue;
         StreamCache& stream_cache = *each;
         const std::lock_guard guard(stream_cache.lock);
-        const BlockRef block =
-            stream_cache.take_after_wait(request.index, request.bytes, waits);
+        const BlockRef block = stream_cache.take_after_wait(request.index, request.bytes, waits);
         if (block.slab != nullptr) return block;
     }
     return {};

@@ -36,9 +36,9 @@ struct Parts {
     DirectBlocks direct;
     ThreadCaches threads;
 
-    // Moves every free block whose work is done from the caches of all streams to idle memory. Never
-    // waits. Blocks in thread caches must be drained first. The stream that asks for memory keeps
-    // its free ranges: all of them serve it, and together they give a better fit.
+    // Moves every free block whose work is done from the caches of all streams to idle memory.
+    // Never waits. Blocks in thread caches must be drained first. The stream that asks for memory
+    // keeps its free ranges: all of them serve it, and together they give a better fit.
     void collect(const StreamCache* asks = nullptr);
     // Waits for all that streams hold now, without the pool's lock. False: there was nothing.
     bool wait(std::unique_lock<BriefMutex>& pool);

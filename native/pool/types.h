@@ -110,8 +110,8 @@ class Relaxed {
     std::atomic<Value> value_;
 };
 
-// Blocks of one size, or a range. The fields that the hot path reads fill the first cache line. The record is
-// reused for later slabs (SlabRecords), and valid as long as the pool.
+// Blocks of one size, or a range. The fields that the hot path reads fill the first cache line. The
+// record is reused for later slabs (SlabRecords), and valid as long as the pool.
 struct alignas(64) Slab {
     Relaxed<std::uint64_t> address;
     Relaxed<std::uint64_t> block_bytes;

@@ -68,11 +68,11 @@ TEST(the_lowest_range_that_is_large_enough_is_cut_after_neighbours_were_joined) 
     bench.add(bench.free, 12, 3, 3);
     bench.add(bench.free, 200, 600, 4);
     bench.add(bench.free, 0, 3, 5);
-    CHECK(taken(bench.free.take_lowest(4 * kSpan)) == (Part{10, 4, 3}));
-    CHECK(taken(bench.free.take_lowest(4 * kSpan)) == (Part{100, 4, 1}));
-    CHECK(taken(bench.free.take_lowest(598 * kSpan)) == (Part{200, 598, 4}));
-    CHECK(taken(bench.free.take_lowest(kSpan)) == (Part{0, 1, 5}));
-    CHECK(bench.free.take_lowest(3 * kSpan) == nullptr);
+    CHECK(taken(bench.free.take_low(4 * kSpan)) == (Part{10, 4, 3}));
+    CHECK(taken(bench.free.take_low(4 * kSpan)) == (Part{100, 4, 1}));
+    CHECK(taken(bench.free.take_low(598 * kSpan)) == (Part{200, 598, 4}));
+    CHECK(taken(bench.free.take_low(kSpan)) == (Part{0, 1, 5}));
+    CHECK(bench.free.take_low(3 * kSpan) == nullptr);
 }
 
 TEST(neighbours_are_joined_behind_the_newest_fence) {
@@ -158,40 +158,46 @@ TEST(others_get_only_what_has_passed_and_nothing_is_joined_for_them) {
     CHECK(!bench.free.has_missed_neighbours());
 }
 
-TEST(collect_hands_over_passed_ranges_the_largest_first_and_cuts_the_last) {
+TEST(collect_hands_over_passed_ranges_the_largest_first) {
     Bench bench;
     bench.fences.pass(5);
     bench.add(bench.free, 0, 4, 5);
     bench.add(bench.free, 10, 8, 4);
     bench.add(bench.free, 20, 20, 6);
-    bench.add(bench.free, 50, 6, 1);
     Parts given;
-    const auto collect = [&](std::uint64_t most) {
+    const auto collect = [&] {
         given.clear();
-        bench.free.collect(most, bench.fences,
-                           [&](Slab& range) { given.push_back(taken(&range)); });
+        bench.free.collect(bench.fences, [&](Slab& range) { given.push_back(taken(&range)); });
     };
-    collect(kSpan - 1);
-    CHECK(given.empty());
-    collect(11 * kSpan + 1);  // the part of a span counts for nothing
-    CHECK(given == (Parts{{10, 8, 4}, {50, 3, 1}}));
-    CHECK(Bench::parts_of(bench.free) == (Parts{{0, 4, 5}, {20, 20, 6}, {53, 3, 1}}));
-    CHECK_EQUAL(bench.free.oldest(), Fences::Number{1});
-    collect(FreeRanges::kAll);
-    CHECK(given == (Parts{{0, 4, 5}, {53, 3, 1}}));
+    collect();
+    CHECK(given == (Parts{{10, 8, 4}, {0, 4, 5}}));
+    CHECK(Bench::parts_of(bench.free) == (Parts{{20, 20, 6}}));
     CHECK_EQUAL(bench.free.oldest(), Fences::Number{6});
+    collect();
+    CHECK(given.empty());
     bench.fences.pass(6);
-    collect(FreeRanges::kAll);
+    collect();
     CHECK(given == (Parts{{20, 20, 6}}));
     CHECK(bench.free.empty() && bench.free.bytes() == 0);
-    collect(FreeRanges::kAll);
+    collect();
     CHECK(given.empty());
-    // The rest may stay in the bin that it was in.
-    bench.add(bench.free, 0, 540, 3);
-    bench.add(bench.free, 600, 4, 6);
-    collect(2 * kSpan);
-    CHECK(given == (Parts{{0, 2, 3}}));
-    CHECK_EQUAL(bench.free.oldest(), Fences::Number{3});
+}
+
+TEST(bytes_move_to_another_set_the_largest_first_and_the_last_is_cut) {
+    Bench bench;
+    bench.add(bench.free, 0, 4, 5);
+    bench.add(bench.free, 10, 8, 4);
+    bench.add(bench.free, 50, 6, 1);
+    bench.free.move_to(bench.other, kSpan - 1);
+    CHECK(bench.other.empty());
+    bench.free.move_to(bench.other, 11 * kSpan + 1);  // the part of a span counts for nothing
+    CHECK(Bench::parts_of(bench.other) == (Parts{{10, 8, 4}, {50, 3, 1}}));
+    CHECK(Bench::parts_of(bench.free) == (Parts{{0, 4, 5}, {53, 3, 1}}));
+    // Back, where they are joined again, behind the newest of their fences.
+    bench.other.move_to(bench.free, FreeRanges::kAll);
+    CHECK(bench.other.empty());
+    bench.free.join();
+    CHECK(Bench::parts_of(bench.free) == (Parts{{0, 4, 5}, {10, 8, 4}, {50, 6, 1}}));
 }
 
 TEST(the_oldest_and_the_newest_fence_begin_again_with_an_empty_set) {

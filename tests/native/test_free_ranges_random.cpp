@@ -113,7 +113,7 @@ class Random {
                 break;
             }
             case 8:
-                collect(set, model, below(3) == 0 ? FreeRanges::kAll : spans * kSpan);
+                collect(set, model);
                 break;
             case 9:
                 remove_part(set, model);
@@ -163,15 +163,15 @@ class Random {
         CHECK(range->fence <= most);
         took(*range, model, spans);
     }
-    void collect(FreeRanges& set, Model& model, std::uint64_t most) {
+    void collect(FreeRanges& set, Model& model) {
         std::uint64_t could = 0, given = 0;
         for (const Part& part : model.parts) could += part.fence <= passed_ ? part.spans : 0;
-        set.collect(most, bench_.fences, [&](Slab& range) {
+        set.collect(bench_.fences, [&](Slab& range) {
             CHECK(range.fence <= passed_);
             given += range.bytes / kSpan;
             took(range, model, range.bytes / kSpan);
         });
-        CHECK_EQUAL(given, std::min(could, most / kSpan));
+        CHECK_EQUAL(given, could);
         counts_.collected += given > 0;
     }
     void remove_part(FreeRanges& set, Model& model) {

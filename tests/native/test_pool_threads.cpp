@@ -325,3 +325,35 @@ TEST(a_reset_of_the_driver_beside_threads_that_work) {
     for (std::thread& thread : threads) thread.join();
     CHECK(pool->closed());
 }
+
+TEST(a_stream_that_ends_while_its_request_waits_loses_no_memory) {
+    const Card card;
+    Config config;
+    config.limit = 16 * kMiB;
+    {
+        const auto pool = open_pool(card, config);
+        const StreamRef busy = card.stream(true), asks = card.stream(true);
+        std::vector<std::uint64_t> blocks;
+        for (int i = 0; i < 4; ++i) blocks.push_back(must_malloc(*pool, 4 * kMiB, busy));
+        Gate gate(card, busy);
+        for (const std::uint64_t each : blocks) card.use(each, 4 * kMiB, busy);
+        must_free(*pool, blocks[0]);
+        must_free(*pool, blocks[2]);
+        card.call.cuCtxSetCurrent(card.context);
+        auto waiting = std::async(std::launch::async, [&] {
+            CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+            Failure why;
+            return pool->malloc(6 * kMiB, asks, true, why);
+        });
+        wait_for_call(card, "cuEventSynchronize", waiting);
+        card.close(asks);
+        gate.open();
+        const std::uint64_t address = waiting.get();
+        CHECK(address != 0);
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+        for (const std::uint64_t each : {address, blocks[1], blocks[3]}) must_free(*pool, each);
+        pool->trim(true);
+        CHECK_EQUAL(pool->stats().reserved, std::uint64_t{0});
+    }
+    check_order(card);
+}

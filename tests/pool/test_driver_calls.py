@@ -196,12 +196,14 @@ def test_preallocated_blocks_cost_nothing_later(
 # New memory
 
 
-def pieces_of(need: int, held: int) -> int:
-    """How many pieces the pool takes for so many bytes: whole pages, in the size of new pieces."""
+def pieces_of(need: int, held: int, card: int) -> int:
+    """A 16th of what is needed or a 1024th of what is held, at most a 512th of the card; the last
+    page of large ones is a piece of its own."""
     pages = -(-need // (2 * MIB)) * 2 * MIB
-    most = max(pages // 16, held // 512, 1)
-    most = min(max(1 << (most.bit_length() - 1), 4 * MIB), 32 * MIB)
-    return -(-pages // most)
+    most = -(-max(pages // 16, held // 1024) // (2 * MIB)) * 2 * MIB
+    most = max(4 * MIB, min(most, card // 512 // (2 * MIB) * 2 * MIB, 64 * MIB))
+    whole, rest = divmod(pages, most)
+    return whole + (rest > 0) + ((rest or most) > 4 * MIB)
 
 
 def test_growth_is_three_calls_and_two_for_each_further_piece(
@@ -215,13 +217,13 @@ def test_growth_is_three_calls_and_two_for_each_further_piece(
             blocks.append(pool.malloc(size, stream))
             made = calls(sim)
             made.pop("cuStreamGetCtx", 0)  # with the first one
-            pieces = pieces_of(size, held)
+            pieces = pieces_of(size, held, device.total_memory)
             expected = GROWTH | {"cuMemCreate": pieces, "cuMemMap": pieces}
             if pieces > 1:
                 expected["cuMemGetInfo_v2"] = 1  # so that none is taken for nothing
             assert made == expected, size
             assert pool.stats().reserved == held + size
-        assert pool.stats().pieces == 1 + 1 + 2 + 16 + 16 + 32
+        assert pool.stats().pieces == 1 + 1 + 2 + 16 + 33 + 129
         for address in blocks:
             pool.free(address)
 
@@ -240,22 +242,19 @@ def test_growth_is_less_what_is_free_at_its_end(pool: Pool, device: Device, sim:
 
 
 @pytest.mark.sim(data=False, capacity="16GiB")
-@pytest.mark.parametrize(("held", "mib"), [(0, 2), (2 << 30, 4), (8 << 30, 16)])
-def test_a_request_below_2_mib_grows_by_a_512th_of_what_is_held(
+@pytest.mark.parametrize(("held", "mib"), [(0, 2), (2 << 30, 4), (8 << 30, 8)])
+def test_a_request_below_2_mib_grows_by_a_1024th_of_what_is_held(
     pool: Pool, device: Device, sim: Simulator, held: int, mib: int
 ) -> None:
     with device.stream() as stream:
         blocks = [pool.malloc(held, stream)] if held else []
         before = pool.stats()
+        blocks += [pool.malloc(64 * KIB, stream)]
+        assert pool.stats().reserved - before.reserved == mib * MIB
         calls(sim)
-        blocks += [pool.malloc(64 * KIB, stream) for _ in range(256)]  # 16 MiB
-        stats = pool.stats()
-        made = calls(sim)
-        made.pop("cuStreamGetCtx", 0)
-        grown = stats.device_growths - before.device_growths
-        assert made == times(grown, GROWTH)
-        assert grown == stats.pieces - before.pieces == 16 // mib
-        assert stats.reserved - before.reserved == 16 * MIB
+        blocks += [pool.malloc(64 * KIB, stream) for _ in range(16 * mib - 1)]
+        assert calls(sim) == {}
+        assert pool.stats().device_growths - before.device_growths == 1
         for address in blocks:
             pool.free(address)
 
@@ -324,9 +323,10 @@ def test_short_of_memory_the_stream_waits_by_one_call(
 def test_idle_pieces_are_put_together_by_a_map_each_and_one_set_access(
     pool: Pool, device: Device, sim: Simulator
 ) -> None:
-    pool.configure(limit=32 * MIB, thread_cache_max_blocks=0)
+    pool.configure(thread_cache_max_blocks=0)
     with device.stream() as stream:
         blocks = [pool.malloc(4 * MIB, stream) for _ in range(8)]
+        pool.configure(limit=32 * MIB)
         for address in blocks[::2]:  # no two are neighbours
             pool.free(address)
         device.synchronize()

@@ -118,8 +118,8 @@ def test_a_piece_with_a_block_in_use_stays(pool: Pool, device: Device, stream: S
 
 @pytest.mark.sim(data=True)
 def test_blocks_in_use_keep_what_is_in_them(pool: Pool, device: Device, stream: Stream) -> None:
-    pool.configure(limit=8 * SIZE)
     blocks = pieces(pool, 8, stream)
+    pool.configure(limit=8 * SIZE)
     for number, address in enumerate(blocks):
         device.fill(address, number, SIZE, stream=stream)
     free(pool, blocks[::2])

@@ -53,14 +53,15 @@ class FreeRanges {
         Slab* const range = best(bytes);
         return range == nullptr ? nullptr : take_front(*range, bytes);
     }
-    // The same off the range at the lowest address.
-    Slab* take_lowest(std::uint64_t bytes) {
+    // The same off a range at a low address: the lowest of some.
+    Slab* take_low(std::uint64_t bytes) {
         join();
         Slab* lowest = nullptr;
+        int looks = kLooks;
         each([&](Slab& range) {
             if (range.bytes < bytes) return bin_of(range.bytes) >= kExact;
             if (lowest == nullptr || range.address < lowest->address) lowest = &range;
-            return true;
+            return --looks > 0;
         });
         return lowest == nullptr ? nullptr : take_front(*lowest, bytes);
     }
@@ -72,8 +73,9 @@ class FreeRanges {
     // The same for others, of those whose fences have passed. None are joined, since a joined range
     // has the newest fence of its parts.
     Slab* take_passed(std::uint64_t bytes, const Fences& fences) {
-        Slab* const range = smallest(
-            bytes, [&](const Slab& one) { return fences.has_passed(one.fence); });
+        if (empty() || !fences.has_passed(oldest_)) return nullptr;
+        Slab* const range =
+            smallest(bytes, [&](const Slab& one) { return fences.has_passed(one.fence); });
         return range == nullptr ? nullptr : take_front(*range, bytes);
     }
     // The first `bytes` of a range that is here; the rest stays.
@@ -141,23 +143,32 @@ class FreeRanges {
             }
         }
     }
-    // Hands over ranges whose fences have passed, at most so many bytes, the largest first.
+    // Hands over ranges whose fences have passed.
     template <class Give>
-    void collect(std::uint64_t most, const Fences& fences, Give give) {
+    void collect(const Fences& fences, Give give) {
         if (empty() || !fences.has_passed(oldest_)) return;
         Fences::Number oldest = kNone;
         each([&](Slab& range) {
-            const std::uint64_t part = std::min<std::uint64_t>(range.bytes, most / kSpan * kSpan);
-            if (part == 0 || !fences.has_passed(range.fence)) {
+            if (fences.has_passed(range.fence)) {
+                take(range);
+                give(range);
+            } else {
                 oldest = std::min(oldest, range.fence);
-                return true;
             }
-            if (part < range.bytes) oldest = std::min(oldest, range.fence);
-            most -= part;
-            give(*take_front(range, part));
             return true;
         });
         oldest_ = oldest;
+    }
+    // Moves so many bytes to another set, the largest ranges first.
+    void move_to(FreeRanges& other, std::uint64_t bytes) {
+        each([&](Slab& range) {
+            const std::uint64_t part = std::min<std::uint64_t>(range.bytes, bytes / kSpan * kSpan);
+            if (part == 0) return false;
+            bytes -= part;
+            Slab* const moved = take_front(range, part);
+            other.put(*moved, moved->fence);
+            return true;
+        });
     }
     static constexpr std::uint64_t kAll = ~std::uint64_t{0};
     // The fewest bytes here since the last call.
@@ -181,6 +192,7 @@ class FreeRanges {
     static constexpr std::size_t kDoublings = 17;  // 2^8 to 2^24 spans: 1 TiB
     static constexpr std::size_t kBins = kExact + kSteps * kDoublings;
     static constexpr std::size_t kSpareRecords = 64;
+    static constexpr int kLooks = 64;  // at ranges of about the same size
     static constexpr Fences::Number kNone = ~Fences::Number{0};
 
     static std::size_t bin_of(std::uint64_t bytes) {
@@ -204,8 +216,11 @@ class FreeRanges {
         for (std::size_t bin = next_filled(bin_of(bytes)); bin < kBins;
              bin = next_filled(bin + 1)) {
             Slab* best = nullptr;
-            for (Slab* range = bins_[bin]; range != nullptr; range = range->next) {
-                if (range->bytes < bytes || !suits(*range)) continue;
+            int looks = kLooks;
+            for (Slab* range = bins_[bin]; range != nullptr && looks > 0; range = range->next) {
+                if (range->bytes < bytes) continue;
+                --looks;
+                if (!suits(*range)) continue;
                 if (best == nullptr || range->bytes < best->bytes) best = range;
                 if (bin < kExact) break;
             }
@@ -275,7 +290,7 @@ class FreeRanges {
     std::uint64_t low_ = 0;
     std::size_t count_ = 0;
     Fences::Number oldest_ = 0, newest_ = 0;
-    Slab* fresh_ = nullptr;  // put here since the last join
+    Slab* fresh_ = nullptr;                                  // put here since the last join
     std::array<std::uint64_t, (kBins + 63) / 64> filled_{};  // bins with ranges
     std::array<Slab*, kBins> bins_{};
     Ranges::Spare spare_;

@@ -70,7 +70,8 @@ class ClassMap {
             small_[index] = static_cast<std::uint8_t>(serves);
         }
         for (ClassIndex spans = 1; spans <= kSpanClasses; ++spans) {
-            spans_[spans - 1] = static_cast<std::uint8_t>(range_class_of(range_bytes(spans * kSpan)));
+            spans_[spans - 1] =
+                static_cast<std::uint8_t>(range_class_of(range_bytes(spans * kSpan)));
         }
     }
     ClassIndex of(std::uint64_t bytes) const {

@@ -80,11 +80,11 @@ void Maintenance::decay() {
             bin.low = bin.blocks.size();
             any |= bin.leaving > 0;
         }
-        cache->ranges_leaving =
-            std::min(cache->ranges.bytes(),
-                     std::max(cache->ranges_leaving, cache->ranges.reset_low()) +
-                         std::exchange(cache->ranges_unneeded, 0));
-        if (any || cache->ranges_leaving > 0) cache->record_fence();
+        // Apart from the others: joined with what is freed later, they would wait for that too.
+        cache->ranges.move_to(cache->leaving,
+                              cache->ranges.low() + std::exchange(cache->ranges_unneeded, 0));
+        cache->ranges.reset_low();
+        if (any || !cache->leaving.empty()) cache->record_fence();
     }
 }
 
@@ -95,15 +95,12 @@ bool Maintenance::collect_leaving() {
         StreamCache& cache = *each;
         const std::lock_guard guard(cache.lock);
         const auto leaves = [](const StreamCache::Bin& bin) { return bin.leaving > 0; };
-        if (cache.ranges_leaving == 0 &&
-            std::none_of(cache.bins.begin(), cache.bins.end(), leaves)) {
+        if (cache.leaving.empty() && std::none_of(cache.bins.begin(), cache.bins.end(), leaves)) {
             continue;
         }
         cache.fences.poll();
-        // What the stream has needed since may be less than was to leave.
-        cache.ranges_leaving = std::min(cache.ranges_leaving, cache.ranges.low());
-        cache.ranges_leaving -= parts_.streams.collect_ranges(cache, cache.ranges_leaving);
-        awaited |= cache.ranges_leaving > 0 && cache.can_record_fence();
+        parts_.streams.collect(cache, cache.leaving);
+        awaited |= !cache.leaving.empty() && cache.can_record_fence();
         for (ClassIndex index = 0; index < kFirstRange; ++index) {
             if (!leaves(cache.bins[index])) continue;
             parts_.streams.collect(cache, index, cache.bins[index].leaving);

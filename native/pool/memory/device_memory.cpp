@@ -2,7 +2,6 @@
 #include "pool/memory/device_memory.h"
 
 #include <algorithm>
-#include <bit>
 #include <string>
 #include <vector>
 
@@ -17,11 +16,12 @@ namespace {
 constexpr std::size_t kUnmapsAtOnce = 64;
 constexpr std::size_t kReleasesAtOnce = 32;
 
-// New pieces have a 512th of what the pool holds, or a 16th of what is needed: memory that cannot
+// New pieces have a 16th of what is needed, or a part of what the pool holds: memory that cannot
 // move because a part of its piece is in use is then a small part of all, and many small pieces,
 // which cost as much as large ones, are created only while the pool is small.
-constexpr std::uint64_t kPartOfHeld = 1024;
 constexpr std::uint64_t kPartOfNeed = 16;
+constexpr std::uint64_t kPartOfMost = 512;  // ... and never more of what the pool may have
+constexpr std::uint64_t kPartOfHeldInHurry = 64;
 constexpr std::uint64_t kLeastPiece = std::uint64_t{4} << 20;
 constexpr std::uint64_t kMostPiece = std::uint64_t{64} << 20;
 constexpr std::uint64_t kMostAhead = std::uint64_t{32} << 20;
@@ -75,10 +75,14 @@ std::uint64_t DeviceMemory::may_grow() const {
     return (most - std::min(most, taken)) / kPage * kPage;
 }
 
-std::uint64_t DeviceMemory::piece_bytes(std::uint64_t bytes) const {
-    const std::uint64_t wanted =
-        std::max(bytes / kPartOfNeed, std::min(mapped() / kPartOfHeld, kMostPiece / 2));
-    return std::clamp(std::bit_floor(wanted), kLeastPiece, kMostPiece);
+std::uint64_t DeviceMemory::piece_bytes(std::uint64_t bytes, Thrift thrift) const {
+    const std::uint64_t by_held = thrift == Thrift::none
+                                      ? mapped() / kPartOfHeldInHurry
+                                      : std::min(mapped() / kPartOfHeld, kMostPiece / 2);
+    const std::uint64_t part = most_bytes_ / kPartOfMost / kPage * kPage;
+    const std::uint64_t least = std::clamp(2 * part, kPage, kLeastPiece);
+    return std::clamp(round_up(std::max(bytes / kPartOfNeed, by_held), kPage), least,
+                      std::clamp(part, least, kMostPiece));
 }
 
 void DeviceMemory::add_direct(std::uint64_t bytes) {
@@ -99,7 +103,7 @@ BlockRef DeviceMemory::take_idle_range(std::uint64_t bytes) {
 
 BlockRef DeviceMemory::take_idle_small(ClassIndex index, std::uint64_t batch) {
     if (const BlockRef block = slabs_->take(index); block.slab != nullptr) return block;
-    const BlockRef range{idle_->take_lowest(slab_bytes(index, batch)), 0};
+    const BlockRef range{idle_->take_low(slab_bytes(index, batch)), 0};
     if (range.slab == nullptr) return {};
     make_slab(*range.slab, index);
     look_ahead();
@@ -117,7 +121,7 @@ bool DeviceMemory::make_slab_of(StreamCache& own, ClassIndex index, std::uint64_
     if (own.ended) return false;
     const std::uint64_t bytes = slab_bytes(index, batch);
     own.make_room(index, bytes / class_bytes(index));
-    const BlockRef range{own.keeps_blocks ? nullptr : own.ranges.take_lowest(bytes), 0};
+    const BlockRef range{own.keeps_blocks ? nullptr : own.ranges.take_low(bytes), 0};
     if (range.slab == nullptr) return false;
     const Fences::Number fence =
         is_broken(Rule::slab_keeps_fence_of_its_range) ? 0 : range.slab->fence;
@@ -128,7 +132,9 @@ bool DeviceMemory::make_slab_of(StreamCache& own, ClassIndex index, std::uint64_
 
 void DeviceMemory::join_idle_to(StreamCache& own) {
     const std::lock_guard guard(own.lock);
-    if (own.ended || own.ranges.empty()) return;
+    if (own.ended) return;
+    own.leaving.move_to(own.ranges, FreeRanges::kAll);
+    if (own.ranges.empty()) return;
     idle_->join();
     idle_->each([&](Slab& range) {
         if (ranges_->before(range.address, &own.ranges) != nullptr ||

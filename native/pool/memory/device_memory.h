@@ -47,7 +47,8 @@ class DeviceMemory {
     // A slab on free memory of a stream, whose blocks then wait in its stream cache. False: there
     // is no range for `batch` blocks.
     bool make_slab_of(StreamCache& own, ClassIndex index, std::uint64_t batch);
-    // Idle ranges beside free ranges of a stream become the stream's, joined with those.
+    // What was to leave a stream stays, and idle ranges beside its free ones become the stream's,
+    // joined with those.
     void join_idle_to(StreamCache& own);
     // The block becomes idle: all its work is done.
     void give_idle(BlockRef block);
@@ -55,8 +56,8 @@ class DeviceMemory {
     void end_untouched_slabs();
 
     // A large block that takes driver calls: pieces that are free as a whole are mapped where they
-    // are needed, idle ones and those of the stream, and new ones if that is not enough (moves.cpp).
-    // `own` is null if the stream's memory must stay where it is.
+    // are needed, idle ones and those of the stream, and new ones if that is not enough
+    // (moves.cpp). `own` is null if the stream's memory must stay where it is.
     enum class Thrift : std::uint8_t {
         none,    // pieces move only if no new memory may be taken
         earned,  // ... or if the time for it was earned
@@ -105,7 +106,7 @@ class DeviceMemory {
     // Bytes that may still be taken from the driver.
     std::uint64_t may_grow() const;
 
-    std::uint64_t most_bytes() const { return most_bytes_; }  // from any thread
+    std::uint64_t most_bytes() const { return most_bytes_; }    // from any thread
     std::uint64_t mapped() const { return pieces_->mapped(); }  // from any thread
     std::uint64_t reserved() const { return mapped() + direct_bytes_; }
     std::uint64_t in_use() const { return mapped() - idle_->bytes() - pieces_->unreleased(); }
@@ -135,7 +136,8 @@ class DeviceMemory {
 
     bool is_fixed() const { return addresses_->have_memory(); }
     // The size of pieces for so much new memory.
-    std::uint64_t piece_bytes(std::uint64_t bytes) const;
+    std::uint64_t piece_bytes(std::uint64_t bytes, Thrift thrift) const;
+    static constexpr std::uint64_t kPartOfHeld = 1024;
     std::uint64_t ahead_bytes() const;
     bool has_ahead() const;
     void note_growth();

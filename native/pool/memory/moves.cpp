@@ -19,9 +19,10 @@ constexpr std::uint64_t kSlack = std::uint64_t{64} << 20;
 // Moving pieces and collecting from caches costs time where growth costs memory. A program whose
 // free memory is always in the wrong places would do it for ever, where a little more memory ends
 // it. So the time is earned: by growth, as often as this ...
-constexpr std::int64_t kTimesGrowth = 5;
-// ... and by this part of the time that passes.
-constexpr std::int64_t kPartOfTime = 50;
+constexpr std::int64_t kTimesGrowth = 3;
+// ... and by this part of the time that passes, of which not more is saved up than this.
+constexpr std::int64_t kPartOfTime = 32;
+constexpr std::int64_t kMostSavedNs = 100'000'000;
 // ... unless the pool holds more than so many times what was in use at most, and some more.
 constexpr std::uint64_t kTimesInUse = 3;
 constexpr std::uint64_t kMoreThanInUse = std::uint64_t{64} << 20;
@@ -66,8 +67,7 @@ void DeviceMemory::choose_base(Move& move, std::uint64_t bytes, const FreeRanges
 }
 
 // Adds pieces until `most` bytes move, of the largest ranges first.
-void DeviceMemory::choose_pieces(Move& move, FreeRanges& from, bool own,
-                                 std::uint64_t most) const {
+void DeviceMemory::choose_pieces(Move& move, FreeRanges& from, bool own, std::uint64_t most) const {
     from.each([&](Slab& range) {
         if (move.moved >= most || range.bytes < kPage) return false;
         if (&range == move.base) return true;
@@ -181,10 +181,11 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
         return {};
     }
     Move move;
+    bool of_own = false;  // the stream has not ended
     {
         std::unique_lock<BriefMutex> guard;
         if (own != nullptr) guard = std::unique_lock(own->lock);
-        const bool of_own = own != nullptr && !own->ended;
+        of_own = own != nullptr && !own->ended;
         idle_->join();
         if (of_own) own->ranges.join();
         choose_base(move, bytes, of_own ? &own->ranges : nullptr);
@@ -200,27 +201,31 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
             note_shortage("", why);
             return {};
         }
-        move.most_piece = piece_bytes(move.create);
-        // A small request takes a whole piece, so that the next ones need no driver call.
-        if (bytes < kPage && move.create > 0) {
-            const std::uint64_t quantum = std::max(mapped() / 512 / kPage * kPage, kPage);
-            move.create = std::max(
-                move.create, std::min({quantum, move.most_piece, may_grow()}));
+        move.most_piece = piece_bytes(move.create, thrift);
+        // The next requests need no driver call: small ones, and in a hurry any.
+        if (move.create > 0 && (bytes < kPage || thrift == Thrift::none)) {
+            const std::uint64_t least = thrift == Thrift::none
+                                            ? move.most_piece
+                                            : round_up(mapped() / kPartOfHeld + 1, kPage);
+            move.create = std::max(move.create, std::min({least, move.most_piece, may_grow()}));
         }
         take_out(move, own.get());
     }
+    // More old mappings than come: where nobody calls step() they would pile up.
+    pieces_->unmap_old(2 * move.pieces.size());
     Slab* const range = carry_out(move, own, why);
     if (range == nullptr) return {};
     why = {};
     if (range->bytes > bytes) {
         Ranges::Spare spare;
         Slab& rest = ranges_->cut(*range, bytes, spare);
-        if (own != nullptr) {
+        // In a hurry others get it too, unless memory of the stream is in it.
+        const bool has_own = std::ranges::any_of(move.runs, &Move::Run::own);
+        if (has_own || (of_own && thrift != Thrift::none)) {
             const std::lock_guard guard(own->lock);
             rest.record(0).set(State::stream_cached, own->number, 0);
-            own->ranges.put(rest, is_broken(Rule::rest_of_mapped_range_keeps_newest_fence)
-                                      ? 0
-                                      : range->fence);
+            own->ranges.put(
+                rest, is_broken(Rule::rest_of_mapped_range_keeps_newest_fence) ? 0 : range->fence);
         } else {
             rest.record(0).set(State::idle, 0, 0);
             pieces_->note_idle(rest.extent(), card_.now());
@@ -231,8 +236,10 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
 }
 
 bool DeviceMemory::spend(std::int64_t ns) {
-    const std::int64_t now = card_.now();
-    thrift_ns_ += std::max<std::int64_t>(now - thrift_at_, 0) / kPartOfTime;
+    const std::int64_t now = std::max(card_.now(), thrift_at_);
+    if (thrift_ns_ < kMostSavedNs) {
+        thrift_ns_ = std::min(thrift_ns_ + (now - thrift_at_) / kPartOfTime, kMostSavedNs);
+    }
     thrift_at_ = now;
     if (ns > thrift_ns_) return false;
     thrift_ns_ -= ns;
@@ -251,8 +258,8 @@ DeviceMemory::Made DeviceMemory::make_small(ClassIndex index, std::uint64_t batc
     return {slabs_->take(index), range.grown};
 }
 
-// The range with the most whole pieces stays where it is, of those with enough addresses behind them
-// that nothing is mapped at.
+// The range with the most whole pieces stays where it is, of those with enough addresses behind
+// them that nothing is mapped at.
 std::uint64_t DeviceMemory::join_idle(Failure& why) {
     end_untouched_slabs();
     if (is_fixed()) return 0;
@@ -272,7 +279,8 @@ std::uint64_t DeviceMemory::join_idle(Failure& why) {
             return true;
         });
         const auto hole = holes.find(range.extent().end());
-        if (whole > 0) candidates.push_back({&range, whole, hole != holes.end() ? hole->second : 0});
+        if (whole > 0)
+            candidates.push_back({&range, whole, hole != holes.end() ? hole->second : 0});
         all += whole;
         return true;
     });

@@ -128,7 +128,8 @@ std::string Pieces::check(const std::vector<Extent>& used) const {
             return "mapped is " + text(a) + ", used is " + text(b);
         }
     }
-    for (const auto& [begin, bytes] : addresses_.holes().ranges()) addresses.push_back({begin, bytes});
+    for (const auto& [begin, bytes] : addresses_.holes().ranges())
+        addresses.push_back({begin, bytes});
     mappings_.each_old_mapping([&](const Mapping& mapping) {
         addresses.push_back({mapping.address, mapping.piece.bytes});
     });

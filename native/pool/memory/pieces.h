@@ -35,13 +35,15 @@ class Pieces {
     Pieces& operator=(const Pieces&) = delete;
 
     // Maps pieces that are mapped elsewhere, and `bytes` of new ones behind them of at most `most`
-    // each and a small one at the end, side by side at addresses that the caller has taken. The moved ones are then no longer
-    // known at their old addresses; the caller leaves those mappings. False and the reason: nothing
-    // has changed, and the addresses are given back.
+    // each and a small one at the end, side by side at addresses that the caller has taken. The
+    // moved ones are then no longer known at their old addresses; the caller leaves those mappings.
+    // False and the reason: nothing has changed, and the addresses are given back.
     bool map(std::uint64_t address, std::span<const Mapping> moved, std::uint64_t bytes,
              std::uint64_t most, Failure& why);
     // The old mapping of a moved piece is unmapped later, when its work is done.
-    void leave(const Mapping& mapping, Done done = {}) { mappings_.leave(mapping, std::move(done)); }
+    void leave(const Mapping& mapping, Done done = {}) {
+        mappings_.leave(mapping, std::move(done));
+    }
     // Unmaps `at_most` old mappings, and releases postponed handles. True: none are left.
     bool unmap_old(std::size_t at_most) { return mappings_.unmap_old(at_most); }
     // False: an old mapping would keep the memory.
@@ -67,7 +69,8 @@ class Pieces {
     // visit(const Extent&) in order of address.
     template <class Visit>
     void each(Visit visit) const {
-        for (const auto& [address, mapped] : by_address_) visit(Extent{address, mapped.piece.bytes});
+        for (const auto& [address, mapped] : by_address_)
+            visit(Extent{address, mapped.piece.bytes});
     }
     std::size_t count() const { return by_address_.size(); }
 

@@ -49,6 +49,7 @@ FreeMemory free_memory(const Parts& parts, std::uint64_t wanted) {
             count(class_bytes(index), cache.bins[index].blocks.size(), free.stream_cached);
         }
         count_ranges(cache.ranges, free.stream_cached);
+        count_ranges(cache.leaving, free.stream_cached);
     });
     free.stream_cached += parts.held.bytes() + parts.direct.bytes_of_graphs();
     const Slabs& slabs = parts.memory.slabs();

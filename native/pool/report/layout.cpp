@@ -116,6 +116,7 @@ std::string check_invariants(const Parts& parts) {
         }
         if (bytes != cache.small_bytes) wrong += "the bytes of a stream cache do not add up; ";
         check_ranges(cache.ranges, State::stream_cached, "a stream cache");
+        check_ranges(cache.leaving, State::stream_cached, "a stream cache, leaving");
     });
     check_ranges(parts.memory.idle(), State::idle, "idle memory");
     parts.held.each([&](const BlockRef& block) {

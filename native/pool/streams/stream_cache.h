@@ -35,7 +35,7 @@ class StreamCache {
     };
 
     StreamCache(EventPool& events, Ranges& all, std::uint32_t number_, StreamRef stream_)
-        : fences(events), number(number_), stream(stream_), ranges(all) {}
+        : fences(events), number(number_), stream(stream_), ranges(all), leaving(all) {}
 
     // What every put and take touches, in two cache lines: threads of one stream hand it to each
     // other with the lock.
@@ -54,15 +54,15 @@ class StreamCache {
     const std::uint32_t number;
     StreamRef stream;
     Fences::Number last_fence = 0;
-    Fences::Number awaited = 0;  // a number that is waited for and has no event yet
-    std::uint64_t recorded = 0;  // fences recorded since the last reset
+    Fences::Number awaited = 0;         // a number that is waited for and has no event yet
+    std::uint64_t recorded = 0;         // fences recorded since the last reset
     std::array<Bin, kFirstRange> bins;  // of small blocks, by class
     FreeRanges ranges;                  // large blocks
+    FreeRanges leaving;                 // ... that become idle when their work is done
     bool keeps_blocks = false;          // ranges are neither cut nor joined: a tool knows them
     std::uint64_t ranges_unneeded = 0;  // bytes; as in a bin
-    std::uint64_t ranges_leaving = 0;
 
-    std::uint64_t bytes() const { return small_bytes + ranges.bytes(); }
+    std::uint64_t bytes() const { return small_bytes + ranges.bytes() + leaving.bytes(); }
     void put(BlockRef block) { put(block.slab->index, {&block, 1}); }
     // Several blocks of a class, or none if it throws for lack of host memory. Returns their bytes.
     std::uint64_t put(ClassIndex index, std::span<const BlockRef> blocks) {
@@ -176,7 +176,9 @@ class StreamCache {
         if (awaited != 0 && !fences.is_recorded(awaited) && !fences.has_passed(awaited))
             return true;
         if (bytes_since_fence == 0) return false;
-        if (!ranges.empty() && !fences.is_recorded(ranges.newest())) return true;
+        for (const FreeRanges* each : {&ranges, &leaving}) {
+            if (!each->empty() && !fences.is_recorded(each->newest())) return true;
+        }
         for (ClassIndex index = next_filled(0); index < kClasses; index = next_filled(index + 1)) {
             if (!fences.is_recorded(bins[index].blocks.back().fence)) return true;
         }

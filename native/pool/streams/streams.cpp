@@ -9,7 +9,6 @@
 namespace vramkit::pool {
 namespace {
 
-
 // The last fence of a stream, whose event nobody records again while this lives.
 class LastFence {
   public:
@@ -78,8 +77,7 @@ std::optional<std::uint32_t> Streams::number_of(const StreamRef& stream, Failure
     if (!number) return {};
     auto& caches = stream.capture == 0 ? caches_ : arenas_;
     make_room(caches);
-    const auto cache =
-        std::make_shared<StreamCache>(events_, memory_.ranges(), *number, stream);
+    const auto cache = std::make_shared<StreamCache>(events_, memory_.ranges(), *number, stream);
     if (stream.capture != 0) {
         captures_by_handle_.emplace(stream.handle, *number);
         cache->keeps_blocks = memory_.nvtx() != nullptr;
@@ -125,12 +123,9 @@ void Streams::collect(StreamCache& cache, ClassIndex index, std::size_t most) {
     for (const BlockRef& block : blocks) memory_.give_idle(block);
 }
 
-std::uint64_t Streams::collect_ranges(StreamCache& cache, std::uint64_t most) {
+void Streams::collect(StreamCache& cache, FreeRanges& ranges) {
     if (is_broken(Rule::idle_only_behind_fence)) cache.fences.pass_all();
-    const std::uint64_t before = cache.ranges.bytes();
-    cache.ranges.collect(most, cache.fences,
-                         [&](Slab& range) { memory_.give_idle(BlockRef{&range, 0}); });
-    return before - cache.ranges.bytes();
+    ranges.collect(cache.fences, [&](Slab& range) { memory_.give_idle(BlockRef{&range, 0}); });
 }
 
 void Streams::collect(StreamCache& cache, bool with_ranges) {
@@ -138,7 +133,8 @@ void Streams::collect(StreamCache& cache, bool with_ranges) {
          index = cache.next_filled(index + 1)) {
         collect(cache, index, ~std::size_t{0});
     }
-    if (with_ranges) collect_ranges(cache, FreeRanges::kAll);
+    collect(cache, cache.leaving);
+    if (with_ranges) collect(cache, cache.ranges);
 }
 
 void Streams::collect_all(const StreamCache* keeps_ranges) {
@@ -265,10 +261,12 @@ void Streams::drop_blocks() {
             while (cache.take_newest(index).slab != nullptr) {
             }
         }
-        cache.ranges.each([&](Slab& range) {
-            cache.ranges.take(range);
-            return true;
-        });
+        for (FreeRanges* ranges : {&cache.ranges, &cache.leaving}) {
+            ranges->each([&](Slab& range) {
+                ranges->take(range);
+                return true;
+            });
+        }
     });
 }
 

@@ -66,9 +66,9 @@ class Streams {
     const std::vector<StreamRecord>& captures() const { return captures_; }
 
     // Moves blocks whose work is done from a stream cache, whose lock is held, to idle memory: so
-    // many of the oldest of a small class, so many bytes of large ones (returns how many), or all.
+    // many of the oldest of a small class, large ones of its ranges or those that leave, or all.
     void collect(StreamCache& cache, ClassIndex index, std::size_t most);
-    std::uint64_t collect_ranges(StreamCache& cache, std::uint64_t most);
+    void collect(StreamCache& cache, FreeRanges& ranges);
     void collect(StreamCache& cache, bool with_ranges);
     // All, of all streams; of one of them only small blocks. Records fences where that is allowed.
     void collect_all(const StreamCache* keeps_ranges);

@@ -90,7 +90,7 @@ class ThreadCaches {
     std::atomic<std::uint64_t> stream_cache_blocks_{0};
     std::uint64_t most_blocks_ = 0, most_bytes_ = 0, most_thread_bytes_ = 0;
     List caches_;
-    Counters ended_;          // of caches that were retired
+    Counters ended_;             // of caches that were retired
     std::uint64_t largest_ = 0;  // asked of those since the last reset_largest()
 };
 

@@ -48,7 +48,8 @@ void upkeep() {
     vramkit::buffer first(pool, kBytes), between(pool, kBytes), last(pool, kBytes);
     first.reset();
     last.reset();
-    CHECK(pool.stats().remapped_bytes == 0 && pool.defragment() == kBytes && pool.stats().remapped_bytes == kBytes);
+    CHECK(pool.stats().remapped_bytes == 0 && pool.defragment() == kBytes &&
+          pool.stats().remapped_bytes == kBytes);
     vramkit::buffer both(pool, 2 * kBytes);
     CHECK(pool.stats().reserved == 3 * kBytes);
     vramkit::buffer small(pool, 1000);
