@@ -103,9 +103,10 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_
     // too.
     using Thrift = DeviceMemory::Thrift;
     const auto peak = static_cast<std::uint64_t>(parts_.threads.usage.peak());
-    const Thrift thrift = memory.holds_too_much(request.bytes, peak) ? Thrift::must
-                          : parts_.card.now() < hurry_until_         ? Thrift::none
-                                                                     : Thrift::earned;
+    const std::uint64_t cached = parts_.threads.all().size() * parts_.config.cache_bytes;
+    const Thrift thrift = memory.holds_too_much(request.bytes, peak, cached) ? Thrift::must
+                          : parts_.card.now() < hurry_until_                 ? Thrift::none
+                                                                             : Thrift::earned;
     if (thrift != Thrift::none &&
         found(take_of_others(cache, request), &Stats::cross_stream_hits)) {
         return served();

@@ -71,8 +71,9 @@ class DeviceMemory {
                     Failure& why);
     // Whether so much time may be spent to do without new memory (moves.cpp).
     bool spend(std::int64_t ns);
-    // Whether more memory than this must not be taken while other memory is free.
-    bool holds_too_much(std::uint64_t bytes, std::uint64_t peak_in_use) const;
+    // Whether so much more must not be taken while other memory is free. `cached`: bytes that thread
+    // caches may keep.
+    bool holds_too_much(std::uint64_t bytes, std::uint64_t peak_in_use, std::uint64_t cached) const;
     static constexpr std::int64_t kMoveNs = 45'000;  // a piece mapped, and unmapped later
     // A small block of a new slab of `batch` blocks.
     Made make_small(ClassIndex index, std::uint64_t batch, Failure& why);
@@ -148,7 +149,7 @@ class DeviceMemory {
 
     // moves.cpp
     void choose_base(Move& move, std::uint64_t bytes, const FreeRanges* own) const;
-    void choose_pieces(Move& move, FreeRanges& from, bool own, std::uint64_t most) const;
+    void choose_pieces(Move& move, FreeRanges& from, bool own, std::uint64_t bytes) const;
     void take_out(Move& move, StreamCache* own);
     void put_back(const Move& move, StreamCache* own);
     Slab* carry_out(Move& move, const std::shared_ptr<StreamCache>& own, Failure& why);

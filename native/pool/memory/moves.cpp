@@ -23,7 +23,8 @@ constexpr std::int64_t kTimesGrowth = 3;
 // ... and by this part of the time that passes, of which not more is saved up than this.
 constexpr std::int64_t kPartOfTime = 32;
 constexpr std::int64_t kMostSavedNs = 100'000'000;
-// ... unless the pool holds more than so many times what was in use at most, and some more.
+// ... unless the pool holds more than so many times what was in use at most, and more than thread
+// caches may keep and this beside it.
 constexpr std::uint64_t kTimesInUse = 3;
 constexpr std::uint64_t kMoreThanInUse = std::uint64_t{64} << 20;
 
@@ -66,14 +67,15 @@ void DeviceMemory::choose_base(Move& move, std::uint64_t bytes, const FreeRanges
     }
 }
 
-// Adds pieces until `most` bytes move, of the largest ranges first.
-void DeviceMemory::choose_pieces(Move& move, FreeRanges& from, bool own, std::uint64_t most) const {
+// Adds pieces until so many bytes move, of the largest ranges first.
+void DeviceMemory::choose_pieces(Move& move, FreeRanges& from, bool own,
+                                 std::uint64_t bytes) const {
     from.each([&](Slab& range) {
-        if (move.moved >= most || range.bytes < kPage) return false;
+        if (move.moved >= bytes || range.bytes < kPage) return false;
         if (&range == move.base) return true;
         Move::Run run{&range, own, {}};
         pieces_->each_whole(range.extent(), [&](const Mapping& mapping, std::int64_t) {
-            if (move.moved >= most) return false;
+            if (move.moved >= bytes) return false;
             if (run.part.bytes == 0) run.part.address = mapping.address;
             run.part.bytes += mapping.piece.bytes;
             move.moved += mapping.piece.bytes;
@@ -201,7 +203,7 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
             note_shortage("", why);
             return {};
         }
-        move.most_piece = piece_bytes(move.create, thrift);
+        move.most_piece = piece_bytes(need, thrift);
         // The next requests need no driver call: small ones, and in a hurry any.
         if (move.create > 0 && (bytes < kPage || thrift == Thrift::none)) {
             const std::uint64_t least = thrift == Thrift::none
@@ -211,11 +213,11 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
         }
         take_out(move, own.get());
     }
-    // More old mappings than come: where nobody calls step() they would pile up.
-    pieces_->unmap_old(2 * move.pieces.size());
     Slab* const range = carry_out(move, own, why);
     if (range == nullptr) return {};
     why = {};
+    // More old mappings than came: where nobody calls step() they would pile up.
+    pieces_->unmap_old(2 * move.pieces.size());
     if (range->bytes > bytes) {
         Ranges::Spare spare;
         Slab& rest = ranges_->cut(*range, bytes, spare);
@@ -246,8 +248,9 @@ bool DeviceMemory::spend(std::int64_t ns) {
     return true;
 }
 
-bool DeviceMemory::holds_too_much(std::uint64_t bytes, std::uint64_t peak_in_use) const {
-    return reserved() + bytes > kTimesInUse * peak_in_use + kMoreThanInUse;
+bool DeviceMemory::holds_too_much(std::uint64_t bytes, std::uint64_t peak_in_use,
+                                  std::uint64_t cached) const {
+    return reserved() + bytes > kTimesInUse * peak_in_use + cached + kMoreThanInUse;
 }
 
 DeviceMemory::Made DeviceMemory::make_small(ClassIndex index, std::uint64_t batch, Failure& why) {
