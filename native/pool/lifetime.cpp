@@ -40,8 +40,8 @@ std::shared_ptr<Pool> Pool::open(std::shared_ptr<Driver> driver, int device, CUc
     pool->page_map_ = &memory.page_map();
     pool->put_in_force(config);
     if (config.background) {
-        // The first requests find a segment mapped. If unused, it decays; this first step starts
-        // the clock for that.
+        // The first requests find memory mapped. If unused, it goes back after its decay time,
+        // which this first step starts.
         memory.want_ahead(true);
         pool->step();
     }

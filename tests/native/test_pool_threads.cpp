@@ -357,3 +357,63 @@ TEST(a_stream_that_ends_while_its_request_waits_loses_no_memory) {
     }
     check_order(card);
 }
+
+// Ranges of one stream lie beside those of others, which cut, join and move theirs meanwhile; wrong
+// frees read the records of all of them.
+TEST(threads_of_several_streams_on_neighbouring_ranges) {
+    const Card card("checker=on,data=off,capacity=1GiB");
+    Config config;
+    config.decay_ms = 5;
+    config.defrag_interval_ms = 5;
+    config.limit = 200 * kMiB + 12345;
+    {
+        const auto pool = open_pool(card, config, true);
+        std::vector<StreamRef> streams;
+        for (int i = 0; i < 3; ++i) streams.push_back(card.stream(true));
+        std::atomic<bool> done{false};
+        std::thread onlooker([&] {
+            for (std::uint64_t round = 0; !done; ++round) {
+                Failure why;
+                pool->layout();
+                pool->stats();
+                pool->step();
+                if (round % 16 == 0) pool->defragment(why);
+                if (round % 16 == 8) pool->trim(false);
+                std::this_thread::yield();
+            }
+        });
+        std::vector<std::thread> threads;
+        for (unsigned seed = 0; seed < 4; ++seed) {
+            threads.emplace_back([&, seed] {
+                CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+                std::mt19937 random(seed);
+                std::vector<std::uint64_t> live;
+                for (int step = 0; step < 400; ++step) {
+                    const StreamRef& stream = streams[random() % streams.size()];
+                    const std::uint64_t bytes = random() % 3 == 0   ? 1 + random() % 60000
+                                                : random() % 2 == 0 ? 1 + random() % (2 * kMiB)
+                                                                    : 1 + random() % (12 * kMiB);
+                    Failure why;
+                    const std::uint64_t address = pool->malloc(bytes, stream, random() % 2, why);
+                    if (address != 0) {
+                        card.use(address, bytes, stream);
+                        live.push_back(address);
+                        if (bytes > 200000) CHECK(!pool->free(address + 65536, {}, {}, why));
+                    }
+                    while (live.size() > 12 || (random() % 2 == 0 && !live.empty())) {
+                        std::swap(live[random() % live.size()], live.back());
+                        must_free(*pool, live.back());
+                        live.pop_back();
+                    }
+                }
+                for (const std::uint64_t address : live) must_free(*pool, address);
+            });
+        }
+        for (std::thread& thread : threads) thread.join();
+        done = true;
+        onlooker.join();
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+    }
+    check_order(card);
+    check_nothing_left();
+}

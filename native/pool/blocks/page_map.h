@@ -35,8 +35,7 @@ class PageMap {
     // between them may be left from earlier ranges.
     void enter(Slab& slab) { set(slab, &slab); }
     void remove(const Slab& slab) { set(slab, nullptr); }
-    // One of the two alone, of a range that has changed there.
-    void enter_first(Slab& range) { entry(range.address).store(&range, std::memory_order_release); }
+    // The last one alone, of a range that has another end now.
     void enter_last(Slab& range) {
         entry(range.address + range.bytes - kSpan).store(&range, std::memory_order_release);
     }

@@ -16,8 +16,8 @@ namespace vramkit::pool {
 // Sizes and addresses are multiples of kPage. Called with the pool's lock held.
 class Addresses {
   public:
-    // Four times the card's memory: addresses cost nothing, and holes between extents of different
-    // sizes then hardly ever matter.
+    // Four times the card's memory: addresses cost nothing, and holes of different sizes then
+    // hardly ever matter.
     static std::unique_ptr<Addresses> reserve(const DriverTable& call, std::uint64_t card_bytes,
                                               Failure& why);
     // `bytes` that have memory, by one cuMemAlloc.
