@@ -93,14 +93,16 @@ TEST(memory_moves_in_the_order_of_its_stream_and_leaves_its_old_place_when_the_w
     const Card card;
     Config config;
     config.thread_cache_max_blocks = 0;
-    config.limit = 32 * kMiB;
     const auto pool = open_pool(card, config);
     const StreamRef stream = card.stream();
-    std::vector<std::uint64_t> blocks, between;  // a handle each
+    std::vector<std::uint64_t> blocks, between;  // a piece each
     for (int i = 0; i < 4; ++i) {
         blocks.push_back(must_malloc(*pool, 4 * kMiB, stream));
         between.push_back(must_malloc(*pool, 4 * kMiB, stream));
     }
+    config.limit = 32 * kMiB;
+    Failure why;
+    CHECK(pool->configure(config, why));
     card.occupy(stream);
     for (const std::uint64_t block : blocks) card.use(block, 4 * kMiB, stream);
     for (const std::uint64_t block : blocks) must_free(*pool, block);
@@ -127,10 +129,12 @@ namespace {
 // 8 MiB that new addresses lie behind. The pool has no more.
 struct Apart {
     explicit Apart(bool durable)
-        : pool(open_pool(card, limited(22))), stream(card.stream(durable)), other(card.stream()) {
+        : pool(open_pool(card, limited(0))), stream(card.stream(durable)), other(card.stream()) {
         front = must_malloc(*pool, 12 * kMiB, stream);
         between = must_malloc(*pool, 2 * kMiB, stream);
         back = must_malloc(*pool, 8 * kMiB, stream);
+        Failure why;
+        CHECK(pool->configure(limited(22), why));
         CHECK_EQUAL(back, front + 14 * kMiB);
         card.occupy(stream);
         card.use(front, 12 * kMiB, stream);

@@ -203,7 +203,7 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
             note_shortage("", why);
             return {};
         }
-        move.most_piece = piece_bytes(need, thrift);
+        move.most_piece = piece_bytes(move.create, thrift);
         // The next requests need no driver call: small ones, and in a hurry any.
         if (move.create > 0 && (bytes < kPage || thrift == Thrift::none)) {
             const std::uint64_t least = thrift == Thrift::none
