@@ -21,6 +21,14 @@ void take_many(const Card& card, Pool& pool, std::uint64_t bytes, const StreamRe
     for (const std::uint64_t block : blocks) must_free(pool, block);
 }
 
+// Later than its memory was taken: the pieces of a pool depend on its limit.
+void set_limit(Pool& pool, std::uint64_t mebibytes) {
+    Config config = pool.config();
+    config.limit = mebibytes * kMiB;
+    Failure why;
+    CHECK(pool.configure(config, why));
+}
+
 TEST(another_stream_gets_a_block_only_behind_its_fence) {
     const Card card;
     Config config;
@@ -100,9 +108,7 @@ TEST(memory_moves_in_the_order_of_its_stream_and_leaves_its_old_place_when_the_w
         blocks.push_back(must_malloc(*pool, 4 * kMiB, stream));
         between.push_back(must_malloc(*pool, 4 * kMiB, stream));
     }
-    config.limit = 32 * kMiB;
-    Failure why;
-    CHECK(pool->configure(config, why));
+    set_limit(*pool, 32);
     card.occupy(stream);
     for (const std::uint64_t block : blocks) card.use(block, 4 * kMiB, stream);
     for (const std::uint64_t block : blocks) must_free(*pool, block);
@@ -133,8 +139,7 @@ struct Apart {
         front = must_malloc(*pool, 12 * kMiB, stream);
         between = must_malloc(*pool, 2 * kMiB, stream);
         back = must_malloc(*pool, 8 * kMiB, stream);
-        Failure why;
-        CHECK(pool->configure(limited(22), why));
+        set_limit(*pool, 22);
         CHECK_EQUAL(back, front + 14 * kMiB);
         card.occupy(stream);
         card.use(front, 12 * kMiB, stream);

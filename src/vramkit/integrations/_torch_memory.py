@@ -45,6 +45,7 @@ class Memory:
             "_cuda_record_memory_history": _no_history,
             "_cuda_record_memory_history_legacy": _no_history,
             "_cuda_isHistoryEnabled": lambda: False,
+            "_accelerator_isAllocatorInitialized": lambda: True,
             "_accelerator_getDeviceStats": self.stats,
             "_accelerator_resetAccumulatedStats": self.reset_accumulated,
             "_accelerator_resetPeakStats": self.reset_peaks,
