@@ -71,8 +71,8 @@ class DeviceMemory {
                     Failure& why);
     // Whether so much time may be spent to do without new memory (moves.cpp).
     bool spend(std::int64_t ns);
-    // Whether so much more must not be taken while other memory is free. `cached`: bytes that thread
-    // caches may keep.
+    // Whether so much more must not be taken while other memory is free. `cached`: bytes that
+    // thread caches may keep.
     bool holds_too_much(std::uint64_t bytes, std::uint64_t peak_in_use, std::uint64_t cached) const;
     static constexpr std::int64_t kMoveNs = 45'000;  // a piece mapped, and unmapped later
     // A small block of a new slab of `batch` blocks.
@@ -169,7 +169,8 @@ class DeviceMemory {
     std::uint64_t peak_reserved_ = 0;
     std::int64_t thrift_ns_ = 0;  // time earned for doing without new memory
     std::int64_t thrift_at_ = 0;
-    bool ahead_wanted_ = false;  // by map_ahead()
+    std::size_t moved_last_ = 0;  // pieces, for the last request that moved any
+    bool ahead_wanted_ = false;   // by map_ahead()
     bool grown_ = false, newly_wanted_ = false;
 };
 

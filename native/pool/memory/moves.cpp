@@ -6,6 +6,7 @@
 // and the old mapping stays until the work is done. Nothing waits.
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 #include "base/rules.h"
 #include "pool/memory/device_memory.h"
@@ -182,6 +183,8 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
         why = Failure::out_of_memory();
         return {};
     }
+    // More old mappings than came the last time: where nobody calls step() they would pile up.
+    pieces_->unmap_old(2 * std::exchange(moved_last_, 0));
     Move move;
     bool of_own = false;  // the stream has not ended
     {
@@ -216,8 +219,7 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
     Slab* const range = carry_out(move, own, why);
     if (range == nullptr) return {};
     why = {};
-    // More old mappings than came: where nobody calls step() they would pile up.
-    pieces_->unmap_old(2 * move.pieces.size());
+    moved_last_ = move.pieces.size();
     if (range->bytes > bytes) {
         Ranges::Spare spare;
         Slab& rest = ranges_->cut(*range, bytes, spare);
