@@ -40,6 +40,7 @@ def test_the_facts_show_a_saving_a_pool_and_a_caught_race(
     assert not pool["other_stream_reused_early"]
     assert pool["scattered_free"] == 96 << 20 and pool["scattered_largest"] == 6 << 20
     assert pool["scattered_request"] > 86 << 20
+    assert pool["changing_in_use"] <= pool["changing_held"] <= 1.15 * pool["changing_in_use"]
     assert pool["scattered_reserved"] <= pool["limit"] == 240 << 20
     assert pool["returned"] == pool["scattered_reserved"] and pool["reserved_at_the_end"] == 0
     assert pool["map_live"] < pool["map_held"]

@@ -17,13 +17,16 @@ from vramkit.report.blocks import Block, Callout, Code, Figure, Figures, Text, T
 from vramkit.report.units import bytes_text
 
 if TYPE_CHECKING:
-    from vramkit.driver import Device, Simulator
+    from vramkit.driver import Device, Simulator, Stream
 
 MIB = 1 << 20
 PAIRS = 10_000
 BUSY_NS = 20_000_000
 BLOCKS = [(2 + 2 * (index % 4)) * MIB for index in range(48)]
 MIXED = 900
+ROUNDS = 3
+BATCHES = (8, 2, 12, 4, 16, 6, 1, 10)
+LAYERS = 12
 SHOWN = """\
 address = pool.malloc(4096, stream)
 device.fill(address, 0, 4096, stream=stream)
@@ -34,7 +37,7 @@ pool.free(address)                     # at this point of the stream; no wait
 def run(context: Context) -> ChapterResult:
     blocks: list[Block] = []
     facts: dict[str, object] = {}
-    for part in (_pairs, _order, _scattered, _mixed):
+    for part in (_pairs, _order, _changing, _scattered, _mixed):
         shown, found = part(context)
         blocks += shown
         facts |= found
@@ -132,6 +135,45 @@ def _order(context: Context) -> Part:
 
 def _which(got: int, address: int) -> str:
     return "the same block" if got == address else "another block"
+
+
+def _changing(context: Context) -> Part:
+    """Sizes of training with changing batches: what is in use, and what is held for it."""
+    with Pool(device=context.device) as pool, context.device.stream() as stream:
+        for batch in ROUNDS * BATCHES:
+            _training_step(pool, stream, batch * MIB // 4)
+        stats = pool.stats()
+    facts: dict[str, object] = {
+        "changing_in_use": stats.peak_usage,
+        "changing_held": stats.peak_reserved,
+        "changing_moved": stats.remapped_bytes,
+    }
+    return [
+        Text(
+            f"Shapes that change ask for other sizes at every step: here {stats.allocation_count:,}"
+            f" allocations of {len(BATCHES)} batch sizes. Freed neighbours are joined, and memory "
+            "that is free as a whole is mapped where it is needed before new memory is taken."
+        ),
+        Figures(
+            [
+                Figure(bytes_text(stats.peak_usage), "in use, at most"),
+                Figure(bytes_text(stats.peak_reserved), "held for it, at most", "good"),
+                Figure(f"{stats.peak_reserved / stats.peak_usage:.2f}", "held / in use"),
+                Figure(bytes_text(stats.remapped_bytes), "mapped elsewhere for that"),
+            ]
+        ),
+    ], facts
+
+
+def _training_step(pool: Pool, stream: Stream, unit: int) -> None:
+    kept: list[int] = []
+    for layer in range(LAYERS):
+        kept += [pool.malloc(unit * part // 2, stream) for part in (3, 1, 4)]
+        pool.free(pool.malloc(unit * (1 + layer % 3), stream))
+    while kept:
+        gradient = pool.malloc(2 * unit, stream)
+        pool.free(kept.pop())
+        pool.free(gradient)
 
 
 def _scattered(context: Context) -> Part:
