@@ -15,6 +15,7 @@
 namespace vramkit::pool {
 namespace {
 
+constexpr const char* kAddresses = "addresses of the pool";
 // The addresses behind a range that is lengthened have room for one piece more than is needed.
 constexpr std::uint64_t kSlack = std::uint64_t{64} << 20;
 // Moving pieces and collecting from caches costs time where growth costs memory. A program whose
@@ -129,7 +130,7 @@ Slab* DeviceMemory::carry_out(Move& move, const std::shared_ptr<StreamCache>& ow
                 address = addresses_->take(bytes);
             }
         }
-        if (address == 0) note_shortage("addresses of the pool", why);
+        if (address == 0) note_shortage(kAddresses, why);
         mapped =
             address != 0 && pieces_->map(address, move.pieces, move.create, move.most_piece, why);
     } catch (...) {  // without host memory
@@ -300,7 +301,11 @@ std::uint64_t DeviceMemory::join_idle(Failure& why) {
     choose_pieces(move, *idle_, false, FreeRanges::kAll);
     take_out(move, nullptr);
     Slab* const range = carry_out(move, nullptr, why);
-    if (range == nullptr) return 0;
+    if (range == nullptr) {
+        // Old mappings whose work is not done have the addresses: that is for later.
+        if (why.kind == Failure::Kind::out_of_memory && why.call == kAddresses) why = {};
+        return 0;
+    }
     range->only.set(State::idle, 0, 0);
     idle_->put(*range, 0);
     return move.moved;
