@@ -160,6 +160,7 @@ typedef struct vramkit_stats {
     uint64_t fragmentation_bytes; /* free, in pieces below the largest size asked for lately */
     double fragmentation_rate;    /* fragmentation_bytes / mapped bytes */
     uint64_t pieces;              /* handles of the driver */
+    uint64_t segments;            /* stretches of contiguous mapped memory */
     uint64_t slabs;
     uint64_t large_blocks;
     uint64_t captures; /* captured streams whose graphs exist */

@@ -300,6 +300,7 @@ Stats Pool::stats() {
     stats.fragmentation_bytes = free.unusable;
     stats.fragmentation_rate = free.rate(memory.mapped());
     stats.pieces = memory.pieces().count();
+    stats.segments = memory.pieces().segments();
     stats.slabs = memory.slabs().all().size();
     return stats;
 }

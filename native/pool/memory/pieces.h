@@ -73,6 +73,16 @@ class Pieces {
             visit(Extent{address, mapped.piece.bytes});
     }
     std::size_t count() const { return by_address_.size(); }
+    // Stretches of pieces side by side.
+    std::size_t segments() const {
+        std::size_t found = 0;
+        std::uint64_t end = 0;
+        each([&](const Extent& piece) {
+            found += piece.address != end;
+            end = piece.end();
+        });
+        return found;
+    }
 
     std::uint64_t mapped() const { return mappings_.created(); }  // from any thread
     std::uint64_t unreleased() const { return mappings_.unreleased(); }

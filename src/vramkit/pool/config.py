@@ -166,6 +166,8 @@ class PoolStats(msgspec.Struct, frozen=True):
     """fragmentation_bytes / mapped bytes."""
     pieces: int
     """Handles of the driver."""
+    segments: int
+    """Stretches of contiguous mapped memory."""
     slabs: int
     large_blocks: int
     """Blocks above 60 KiB: in use, or free in a cache."""
