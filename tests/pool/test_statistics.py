@@ -110,7 +110,7 @@ def test_reset_stats_keeps_usage(pool: Pool) -> None:
     pool.reset_stats()
     stats = msgspec.structs.asdict(pool.stats())
     used = {"current_usage", "peak_usage", "reserved", "peak_reserved"}
-    held = {"cached", "idle", "pieces", "slabs"}
+    held = {"cached", "idle", "pieces", "segments", "slabs"}
     assert {name for name, value in stats.items() if value} == used | held
     pool.free(address)
     assert pool.stats().free_count == 1
