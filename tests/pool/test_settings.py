@@ -115,15 +115,9 @@ NO_EFFECT: list[tuple[dict[str, Any], str]] = [
     ),
     ({"size_classes": "power_of_two", "alignment": 512}, "no effect on classes of powers of two"),
 ]
-# Blocks straight from the driver would lie outside of the memory that a tool is told of.
-NOT_TOGETHER = pytest.param(
-    {"nvtx": True, "limit": 64 * MIB, "large": "direct"},
-    "large.* nvtx",
-    marks=pytest.mark.xfail(reason="not refused yet", strict=False),
-)
 
 
-@pytest.mark.parametrize(("settings", "words"), [*NO_SENSE, *NO_EFFECT, NOT_TOGETHER])
+@pytest.mark.parametrize(("settings", "words"), [*NO_SENSE, *NO_EFFECT])
 def test_values_that_make_no_sense_or_do_nothing(
     pool: Pool, device: Device, settings: dict[str, Any], words: str
 ) -> None:
