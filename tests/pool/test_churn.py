@@ -30,7 +30,9 @@ def most_held(result: churn.Churned) -> int:
     if STEPS > 100:
         most = 3 * result.peak_in_use + result.streams * cache_bytes + 64 * MIB
     if result.handles == "raw":
-        most += (churn.ROUNDS - 1) * result.streams * 2 * cache_bytes
+        # Not more than a stream had, as a cache and as blocks without an event.
+        left = 2 * min(cache_bytes, result.peak_in_use // result.streams)
+        most += (churn.ROUNDS - 1) * result.streams * left
     return most
 
 

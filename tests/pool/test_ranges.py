@@ -374,7 +374,9 @@ def test_changing_sizes_settle_just_above_what_is_in_use_and_hardly_anything_mov
             stats = pool.stats()
             assert stats.peak_usage == peak
             if number >= 4:
-                assert (stats.growth_hits, stats.gpu_wait_hits) == (0, 0)
+                assert stats.growth_hits == 0
+            if number >= 2:
+                assert (stats.growth_hits, stats.gpu_wait_hits) <= (1, 0)
                 assert stats.remap_hits <= stats.allocation_count / 500
                 assert stats.remapped_bytes <= peak / 16
         assert pool.check_invariants() == ""
