@@ -7,6 +7,7 @@
 #include "fidelity_calls.h"
 #include "fidelity_copies.h"
 #include "fidelity_kernels.h"
+#include "fidelity_mapping.h"
 #include "fidelity_memory.h"
 #include "fidelity_order.h"
 
@@ -79,6 +80,14 @@ inline constexpr Scenario kScenarios[] = {
      memory::swap_out},
     {"swap_in_1GiB", "memory", "create, map, set access and copy in by 64 MiB, host time", GiB,
      memory::swap_in},
+    {"vmm_move_64", "memory", "64 of 4 MiB mapped a second time, with access, host time", 256 * MiB,
+     mapping::move<mapping::Card::idle>},
+    {"vmm_move_64_beside_kernel", "memory",
+     "64 of 4 MiB mapped a second time, with access, beside a kernel of 20 ms, host time",
+     256 * MiB, mapping::move<mapping::Card::busy>},
+    {"vmm_grow_1GiB_beside_kernel", "memory",
+     "create, map and set access of 16 of 64 MiB beside a kernel of 20 ms, host time", GiB,
+     mapping::grow_beside_kernel},
     {"pin_host_alloc_256MiB", "memory", "cuMemHostAlloc, host time", 256 * MiB,
      memory::pin_by_driver},
     {"pin_register_256MiB", "memory", "cuMemHostRegister of touched 4 KiB pages, host time",
