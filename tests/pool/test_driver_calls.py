@@ -197,10 +197,10 @@ def test_preallocated_blocks_cost_nothing_later(
 
 
 def pieces_of(need: int, held: int, card: int) -> int:
-    """A 16th of what is needed or a 1024th of what is held, at most a 512th of the card; the last
+    """A 16th of what is needed or a 400th of what is held, at most a 512th of the card; the last
     page of large ones is a piece of its own."""
     pages = -(-need // (2 * MIB)) * 2 * MIB
-    most = -(-max(pages // 16, held // 1024) // (2 * MIB)) * 2 * MIB
+    most = -(-max(pages // 16, held // 400) // (2 * MIB)) * 2 * MIB
     most = max(4 * MIB, min(most, card // 512 // (2 * MIB) * 2 * MIB, 64 * MIB))
     whole, rest = divmod(pages, most)
     return whole + (rest > 0) + ((rest or most) > 4 * MIB)
@@ -242,7 +242,7 @@ def test_growth_is_less_what_is_free_at_its_end(pool: Pool, device: Device, sim:
 
 
 @pytest.mark.sim(data=False, capacity="16GiB")
-@pytest.mark.parametrize(("held", "mib"), [(0, 2), (2 << 30, 4), (8 << 30, 8)])
+@pytest.mark.parametrize(("held", "mib"), [(0, 2), (2 << 30, 2), (3 << 30, 4), (8 << 30, 8)])
 def test_a_request_below_2_mib_grows_by_a_1024th_of_what_is_held(
     pool: Pool, device: Device, sim: Simulator, held: int, mib: int
 ) -> None:

@@ -100,6 +100,50 @@ def test_a_free_range_is_lengthened_where_it_is(pool: Pool, sim: Simulator, stre
     free(pool, [large, blocks[1]])
 
 
+def test_the_largest_pieces_move_first(pool: Pool, sim: Simulator, stream: Stream) -> None:
+    blocks = pieces(pool, 11, stream)
+    large = pool.malloc(128 * MIB, stream)  # pieces of 8 MiB, the last one of 6 and 2
+    last = pool.malloc(SIZE, stream)
+    free(pool, [*blocks[:10], large])
+    rest = pool.malloc(96 * MIB, stream)  # of which 32 MiB are left
+    calls(sim)
+    moved = pool.malloc(41 * MIB, stream)
+    assert calls(sim)["cuMemMap"] == 3 + 1 + 3  # of 8, 6 and 4 MiB
+    assert pool.check_invariants() == ""
+    free(pool, [blocks[10], last, rest, moved])
+
+
+MOST = 80  # pieces that a request moves if it need not
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_request_moves_so_many_pieces_unless_it_must(
+    pool: Pool, stream: Stream, limited: bool
+) -> None:
+    count = MOST + 20
+    blocks = pieces(pool, 2 * count, stream)
+    free(pool, blocks[::2])
+    if limited:
+        pool.configure(limit=2 * count * SIZE)
+    large = pool.malloc(count * SIZE, stream)
+    assert pool.stats().remapped_bytes == (count if limited else MOST) * SIZE
+    if not limited:
+        assert pool.stats().reserved == (2 * count + 20) * SIZE
+        more = pool.malloc(20 * SIZE, stream)  # moves the others
+        assert pool.stats().remapped_bytes == count * SIZE
+        assert pool.stats().reserved == (2 * count + 20) * SIZE
+        pool.free(more)
+    free(pool, [large, *blocks[1::2]])
+
+
+def test_a_larger_request_moves_more_pieces(pool: Pool, stream: Stream) -> None:
+    blocks = pieces(pool, 2 * (MOST + 20), stream)
+    free(pool, blocks[::2])
+    large = pool.malloc(2 << 30, stream)
+    assert pool.stats().remapped_bytes == (MOST + 20) * SIZE
+    free(pool, [large, *blocks[1::2]])
+
+
 @pytest.mark.sim(data=True)
 def test_a_piece_with_a_block_in_use_stays(pool: Pool, device: Device, stream: Stream) -> None:
     first, second = pool.malloc(3 * MIB, stream), pool.malloc(3 * MIB, stream)

@@ -20,6 +20,7 @@ constexpr std::size_t kReleasesAtOnce = 32;
 // move because a part of its piece is in use is then a small part of all, and many small pieces,
 // which cost as much as large ones, are created only while the pool is small.
 constexpr std::uint64_t kPartOfNeed = 16;
+constexpr std::uint64_t kPartOfHeld = 400;
 constexpr std::uint64_t kPartOfMost = 512;  // ... and never more of what the pool may have
 constexpr std::uint64_t kPartOfHeldInHurry = 64;
 constexpr std::uint64_t kLeastPiece = std::uint64_t{4} << 20;
@@ -64,6 +65,7 @@ bool DeviceMemory::open(const Config& config, Failure& why) {
 
 void DeviceMemory::configure(const Config& config) {
     limit_ = config.limit;
+    unmaps_itself_ = !config.background;
     most_bytes_.store(limit_ > 0 ? std::min(limit_, card_.bytes) : card_.bytes,
                       std::memory_order_relaxed);
 }

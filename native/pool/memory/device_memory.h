@@ -138,7 +138,6 @@ class DeviceMemory {
     bool is_fixed() const { return addresses_->have_memory(); }
     // The size of pieces for so much new memory.
     std::uint64_t piece_bytes(std::uint64_t bytes, Thrift thrift) const;
-    static constexpr std::uint64_t kPartOfHeld = 1024;
     std::uint64_t ahead_bytes() const;
     bool has_ahead() const;
     void note_growth();
@@ -149,7 +148,8 @@ class DeviceMemory {
 
     // moves.cpp
     void choose_base(Move& move, std::uint64_t bytes, const FreeRanges* own) const;
-    void choose_pieces(Move& move, FreeRanges& from, bool own, std::uint64_t bytes) const;
+    void choose_pieces(Move& move, FreeRanges* own, std::uint64_t bytes, std::size_t at_most) const;
+    void choose_moves(Move& move, FreeRanges* own, std::uint64_t need, Thrift thrift);
     void take_out(Move& move, StreamCache* own);
     void put_back(const Move& move, StreamCache* own);
     Slab* carry_out(Move& move, const std::shared_ptr<StreamCache>& own, Failure& why);
@@ -170,6 +170,7 @@ class DeviceMemory {
     std::int64_t thrift_ns_ = 0;  // time earned for doing without new memory
     std::int64_t thrift_at_ = 0;
     std::size_t moved_last_ = 0;  // pieces, for the last request that moved any
+    bool unmaps_itself_ = false;  // old mappings: there is no background thread that does
     bool ahead_wanted_ = false;   // by map_ahead()
     bool grown_ = false, newly_wanted_ = false;
 };

@@ -5,7 +5,9 @@
 // work at the old address; for the same stream the order of the stream keeps old and new use apart,
 // and the old mapping stays until the work is done. Nothing waits.
 #include <algorithm>
+#include <functional>
 #include <mutex>
+#include <span>
 #include <utility>
 
 #include "base/rules.h"
@@ -18,6 +20,11 @@ namespace {
 constexpr const char* kAddresses = "addresses of the pool";
 // The addresses behind a range that is lengthened have room for one piece more than is needed.
 constexpr std::uint64_t kSlack = std::uint64_t{64} << 20;
+// Pieces that a request of up to 1 GiB moves while new memory may be had, larger ones in
+// proportion: about 3 ms on an H200. The next requests move others.
+constexpr std::size_t kMostMoved = 80;
+// Requests of less than a page grow by this part of what the pool holds.
+constexpr std::uint64_t kPartForSmall = 1024;
 // Moving pieces and collecting from caches costs time where growth costs memory. A program whose
 // free memory is always in the wrong places would do it for ever, where a little more memory ends
 // it. So the time is earned: by growth, as often as this ...
@@ -42,7 +49,7 @@ struct DeviceMemory::Move {
     };
     Slab* base = nullptr;  // is lengthened
     bool own_base = false;
-    std::vector<Run> runs;
+    std::vector<Run> runs;        // by range, and by address
     std::vector<Mapping> pieces;  // of the runs
     std::uint64_t moved = 0;      // their bytes
     std::uint64_t create = 0;     // new bytes behind them
@@ -53,6 +60,16 @@ struct DeviceMemory::Move {
         runs.clear();
         pieces.clear();
         moved = 0;
+    }
+    // visit(range, own, runs) for each range.
+    template <class Visit>
+    void each_range(Visit visit) const {
+        for (auto run = runs.begin(); run != runs.end();) {
+            const auto end = std::find_if(
+                run, runs.end(), [&](const Run& other) { return other.range != run->range; });
+            visit(*run->range, run->own, std::span(run, end));
+            run = end;
+        }
     }
 };
 
@@ -69,24 +86,61 @@ void DeviceMemory::choose_base(Move& move, std::uint64_t bytes, const FreeRanges
     }
 }
 
-// Adds pieces until so many bytes move, of the largest ranges first.
-void DeviceMemory::choose_pieces(Move& move, FreeRanges& from, bool own,
-                                 std::uint64_t bytes) const {
-    from.each([&](Slab& range) {
-        if (move.moved >= bytes || range.bytes < kPage) return false;
-        if (&range == move.base) return true;
-        Move::Run run{&range, own, {}};
-        pieces_->each_whole(range.extent(), [&](const Mapping& mapping, std::int64_t) {
-            if (move.moved >= bytes) return false;
-            if (run.part.bytes == 0) run.part.address = mapping.address;
-            run.part.bytes += mapping.piece.bytes;
-            move.moved += mapping.piece.bytes;
-            move.pieces.push_back(mapping);
+// The largest pieces, until they have so many bytes.
+void DeviceMemory::choose_pieces(Move& move, FreeRanges* own, std::uint64_t bytes,
+                                 std::size_t at_most) const {
+    struct Candidate {
+        Slab* range;
+        bool own;
+        Mapping mapping;
+    };
+    std::vector<Candidate> candidates;
+    const auto look = [&](FreeRanges& from, bool is_own) {
+        from.each([&](Slab& range) {
+            if (range.bytes < kPage) return false;
+            if (&range == move.base) return true;
+            pieces_->each_whole(range.extent(), [&](const Mapping& mapping, std::int64_t) {
+                candidates.push_back({&range, is_own, mapping});
+                return true;
+            });
             return true;
         });
-        if (run.part.bytes > 0) move.runs.push_back(run);
-        return true;
-    });
+    };
+    look(*idle_, false);
+    if (own != nullptr) look(*own, true);
+    std::ranges::stable_sort(candidates, std::greater{},
+                             [](const Candidate& each) { return each.mapping.piece.bytes; });
+    move.stay();
+    std::size_t chosen = 0;
+    for (; chosen < std::min(candidates.size(), at_most) && move.moved < bytes; ++chosen) {
+        move.moved += candidates[chosen].mapping.piece.bytes;
+    }
+    candidates.resize(chosen);
+    std::ranges::sort(candidates, {}, [](const Candidate& each) { return each.mapping.address; });
+    for (const auto& [range, is_own, mapping] : candidates) {
+        move.pieces.push_back(mapping);
+        const std::uint64_t piece = mapping.piece.bytes;
+        if (!move.runs.empty() && move.runs.back().range == range &&
+            move.runs.back().part.end() == mapping.address) {
+            move.runs.back().part.bytes += piece;
+        } else {
+            move.runs.push_back({range, is_own, {mapping.address, piece}});
+        }
+    }
+}
+
+// Which pieces move where so many bytes are needed: as many as pay, and more if memory is short.
+void DeviceMemory::choose_moves(Move& move, FreeRanges* own, std::uint64_t need, Thrift thrift) {
+    const bool short_of_memory = need > may_grow();
+    if (thrift == Thrift::none && !short_of_memory) return;
+    const auto most = std::max<std::size_t>(kMostMoved, need * kMostMoved >> 30);
+    choose_pieces(move, own, need, thrift == Thrift::must ? kEveryMapping : most);
+    if (short_of_memory && need > move.moved + may_grow()) {
+        choose_pieces(move, own, need, kEveryMapping);
+    }
+    const auto cost = static_cast<std::int64_t>(move.pieces.size()) * kMoveNs;
+    const bool pays = thrift == Thrift::must || (thrift == Thrift::earned && spend(cost));
+    if (!pays && !short_of_memory) move.stay();
 }
 
 // Nobody else may take these while the driver is called without the lock of the stream cache.
@@ -99,7 +153,7 @@ void DeviceMemory::take_out(Move& move, StreamCache* own) {
         from.take(range);
     };
     if (move.base != nullptr) take(*move.base, move.own_base);
-    for (const Move::Run& run : move.runs) take(*run.range, run.own);
+    move.each_range([&](Slab& range, bool of_own, auto) { take(range, of_own); });
 }
 
 void DeviceMemory::put_back(const Move& move, StreamCache* own) {
@@ -108,7 +162,7 @@ void DeviceMemory::put_back(const Move& move, StreamCache* own) {
     const auto put = [&](Slab& range, bool of_own) {
         (of_own ? own->ranges : *idle_).put_back(range);
     };
-    for (const Move::Run& run : move.runs) put(*run.range, run.own);
+    move.each_range([&](Slab& range, bool of_own, auto) { put(range, of_own); });
     if (move.base != nullptr) put(*move.base, move.own_base);
 }
 
@@ -145,12 +199,13 @@ Slab* DeviceMemory::carry_out(Move& move, const std::shared_ptr<StreamCache>& ow
     std::unique_lock<BriefMutex> guard;
     if (own != nullptr) guard = std::unique_lock(own->lock);
     Fences::Number newest = move.own_base ? move.base->fence : 0;
-    for (const Move::Run& run : move.runs) {
-        FreeRanges& from = run.own ? own->ranges : *idle_;
-        if (run.own) newest = std::max(newest, run.range->fence);
-        from.put_back(*run.range);
-        from.remove_part(*run.range, run.part, spare);
-    }
+    move.each_range([&](Slab& range, bool of_own, std::span<const Move::Run> runs) {
+        FreeRanges& from = of_own ? own->ranges : *idle_;
+        if (of_own) newest = std::max(newest, range.fence);
+        from.put_back(range);
+        Slab* rest = &range;
+        for (const Move::Run& run : runs) rest = from.remove_part(*rest, run.part, spare);
+    });
     const Done done = [own, newest] {
         const std::lock_guard done_guard(own->lock);
         return is_broken(Rule::old_mapping_stays_until_work_is_done) || own->is_past(newest);
@@ -185,7 +240,7 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
         return {};
     }
     // More old mappings than came the last time: where nobody calls step() they would pile up.
-    pieces_->unmap_old(2 * std::exchange(moved_last_, 0));
+    if (unmaps_itself_) pieces_->unmap_old(2 * std::exchange(moved_last_, 0));
     Move move;
     bool of_own = false;  // the stream has not ended
     {
@@ -197,11 +252,7 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
         choose_base(move, bytes, of_own ? &own->ranges : nullptr);
         const std::uint64_t have = move.base != nullptr ? move.base->extent().bytes : 0;
         const std::uint64_t need = round_up(bytes - have, kPage);
-        choose_pieces(move, *idle_, false, need);
-        if (of_own) choose_pieces(move, own->ranges, true, need);
-        const auto cost = static_cast<std::int64_t>(move.pieces.size()) * kMoveNs;
-        const bool pays = thrift == Thrift::must || (thrift == Thrift::earned && spend(cost));
-        if (!pays && need <= may_grow()) move.stay();
+        choose_moves(move, of_own ? &own->ranges : nullptr, need, thrift);
         move.create = need - std::min(need, move.moved);
         if (move.create > may_grow()) {
             note_shortage("", why);
@@ -212,7 +263,7 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
         if (move.create > 0 && (bytes < kPage || thrift == Thrift::none)) {
             const std::uint64_t least = thrift == Thrift::none
                                             ? move.most_piece
-                                            : round_up(mapped() / kPartOfHeld + 1, kPage);
+                                            : round_up(mapped() / kPartForSmall, kPage);
             move.create = std::max(move.create, std::min({least, move.most_piece, may_grow()}));
         }
         take_out(move, own.get());
@@ -298,7 +349,7 @@ std::uint64_t DeviceMemory::join_idle(Failure& why) {
         move.base = range;
         most = whole;
     }
-    choose_pieces(move, *idle_, false, FreeRanges::kAll);
+    choose_pieces(move, nullptr, FreeRanges::kAll, kEveryMapping);
     take_out(move, nullptr);
     Slab* const range = carry_out(move, nullptr, why);
     if (range == nullptr) {
