@@ -2,22 +2,13 @@
 #include <memory>
 
 #include "allocators_cases.h"
+#include "allocators_pool.h"
 #include "allocators_program.h"
-#include "base/stream_ref.h"
-#include "pool/pool.h"
 
 namespace {
 
 using namespace bench;
 namespace pool = vramkit::pool;
-using vramkit::identify;
-using vramkit::StreamRef;
-
-[[noreturn]] void raise(const vramkit::Failure& why) {
-    throw Failure(
-        "the pool failed: " + why.message +
-        (why.call.empty() ? "" : std::string(why.call) + " " + vramkit::error_name(why.code)));
-}
 
 // What the background thread does to a scattered card, done now.
 void tidy(pool::Pool& pool) {
@@ -32,72 +23,31 @@ pool::Config decaying(pool::Config config) {
     return config;
 }
 
-// Streams whose id is known, as those that vramkit itself makes.
-struct Known {
-    static StreamRef ask(const vramkit::DriverTable&, const Lane& lane) {
-        return {lane.handle, lane.id, true};
-    }
-};
-
-// Handles from elsewhere: with each call the driver is asked which stream it is, and whether it is
-// being captured.
-struct Foreign {
-    static StreamRef ask(const vramkit::DriverTable& call, const Lane& lane) {
-        StreamRef stream{lane.handle};
-        if (identify(call, stream) != CUDA_SUCCESS) throw Failure("this is no stream");
-        return stream;
-    }
-};
-
-template <class Streams>
-class Engine {
-  public:
-    Engine(std::shared_ptr<vramkit::Driver> driver, const Bench& bench, const pool::Config& config)
-        : call_(driver->call()) {
-        vramkit::Failure why;
-        pool_ = pool::Pool::open(std::move(driver), bench.gpu.device(), bench.context, config, why);
-        if (pool_ == nullptr) raise(why);
-    }
-
-    std::uint64_t allocate(std::uint64_t bytes, const Lane& lane) {
-        vramkit::Failure why;
-        const std::uint64_t address = pool_->malloc(bytes, Streams::ask(call_, lane), true, why);
-        if (address == 0 && why.kind != vramkit::Failure::Kind::out_of_memory) [[unlikely]]
-            raise(why);
-        return address;
-    }
-    void deallocate(std::uint64_t address, std::uint64_t bytes, const Lane& lane) {
-        vramkit::Failure why;
-        if (!pool_->free(address, bytes, Streams::ask(call_, lane), why)) [[unlikely]]
-            raise(why);
-    }
-    pool::Pool& pool() { return *pool_; }
-
-  private:
-    const vramkit::DriverTable& call_;
-    std::shared_ptr<pool::Pool> pool_;
-};
-
 // What the loops cost by themselves.
 struct Nothing {
     std::uint64_t allocate(std::uint64_t bytes, const Lane&) { return bytes; }
     void deallocate(std::uint64_t, std::uint64_t, const Lane&) {}
+    Takes takes() const { return Takes::nothing; }
 };
 
 // Pairs with and without statistics in turn on one pool, so that drift hits both alike.
 template <class Maker>
 void measure_statistics(Bench& bench, Row row, Maker make) {
     const Lanes lanes(bench.gpu, 1);
-    const auto engine = make(0);
+    HeldMemory held(bench);
+    const auto engine = held.make(make);
     PairWorker worker(*engine, lanes[0], kSmallSizes, 0);
     std::vector<double> with;
     std::vector<double> without;
+    double pairs = 0;
     const auto measure = [&](bool on) {
         pool::Config config = engine->pool().config();
         config.enable_stats = on;
         vramkit::Failure why;
         if (!engine->pool().configure(config, why)) raise(why);
-        return ns_a_pair({worker.for_seconds(bench.seconds / 2)});
+        const Tally tally = worker.for_seconds(bench.seconds / 2);
+        pairs += tally.pairs;
+        return ns_a_pair({tally});
     };
     for (int repetition = -1; repetition < 2 * bench.repetitions; ++repetition) {
         const double on = measure(true);
@@ -108,6 +58,8 @@ void measure_statistics(Bench& bench, Row row, Maker make) {
         row.values.push_back(on - off);
     }
     row.details = {{"on_ns", quantile(with, 0.5)}, {"off_ns", quantile(without, 0.5)}};
+    held.look();
+    held.write(row, pairs_in_use(kSmallSizes, 1, pairs));
     bench.rows.push_back(std::move(row));
 }
 

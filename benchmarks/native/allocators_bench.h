@@ -4,7 +4,9 @@
 // An allocator has
 //   std::uint64_t allocate(std::uint64_t bytes, const Lane& lane);              // 0: no memory
 //   void deallocate(std::uint64_t address, std::uint64_t bytes, const Lane& lane);
-// and a Maker makes a new one: make(cap) -> std::unique_ptr<allocator>, cap 0 for none.
+// and may have
+//   Takes takes() const;                                 // where it is not as_needed
+// A Maker makes a new one: make(cap) -> std::unique_ptr<allocator>, cap 0 for none.
 #pragma once
 
 #include <atomic>
@@ -23,6 +25,9 @@
 #include "samples.h"
 
 namespace bench {
+
+// How an allocator comes by memory of the card. Ahead: a large part of it before the first block.
+enum class Takes { as_needed, ahead, nothing };
 
 struct Lane {
     CUstream handle = nullptr;
@@ -123,33 +128,36 @@ struct Tally {
 };
 
 // Runs `make(thread)` on each of the threads, then its result as worker(stop) -> Tally, all at
-// once, for a warm-up and each repetition. The tallies by repetition and thread. Throws Failure
-// with the first thing that went wrong on any thread, after all have ended.
-template <class Make>
-std::vector<std::vector<Tally>> side_by_side(const Bench& bench, int threads, Make make) {
+// once, for a warm-up and each repetition. After each of them, while all threads wait,
+// `between(tallies)` runs on the calling thread. The tallies by repetition and thread. Throws
+// Failure with the first thing that went wrong on any thread, after all have ended.
+template <class Make, class Between>
+std::vector<std::vector<Tally>> side_by_side(const Bench& bench, int threads, Make make,
+                                             Between between) {
     std::barrier gate(threads + 1);
     std::atomic<bool> stop{false};
     std::vector<Tally> tallies(static_cast<std::size_t>(threads));
-    std::vector<std::string> errors(static_cast<std::size_t>(threads));
+    std::vector<std::string> errors(static_cast<std::size_t>(threads) + 1);
+    // An exception would leave the others at the gate.
+    const auto guarded = [&](std::string& wrong, auto&& act) {
+        if (!wrong.empty()) return;
+        try {
+            act();
+        } catch (const std::exception& error) {
+            wrong = error.what();
+            stop.store(true);
+        }
+    };
     const auto life = [&](int thread) {
         const auto at = static_cast<std::size_t>(thread);
-        const auto guarded = [&](auto&& act) {
-            if (!errors[at].empty()) return;
-            try {
-                act();
-            } catch (const std::exception& error) {
-                errors[at] = error.what();
-                stop.store(true);
-            }
-        };
         std::optional<decltype(make(thread))> worker;
-        guarded([&] {
+        guarded(errors[at], [&] {
             GPU_CALL(bench.gpu, cuCtxSetCurrent, bench.context);
             worker.emplace(make(thread));
         });
         for (int repetition = -1; repetition < bench.repetitions; ++repetition) {
             gate.arrive_and_wait();
-            guarded([&] { tallies[at] = (*worker)(stop); });
+            guarded(errors[at], [&] { tallies[at] = (*worker)(stop); });
             gate.arrive_and_wait();
         }
     };
@@ -162,6 +170,7 @@ std::vector<std::vector<Tally>> side_by_side(const Bench& bench, int threads, Ma
             std::this_thread::sleep_for(std::chrono::duration<double>(bench.seconds));
             stop.store(true);
             gate.arrive_and_wait();
+            guarded(errors.back(), [&] { between(std::as_const(tallies)); });
             stop.store(false);
             if (repetition >= 0) result.push_back(tallies);
         }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "allocators_bench.h"
+#include "allocators_held.h"
 #include "allocators_sequences.h"
 
 namespace bench {
@@ -19,11 +20,10 @@ void measure_fragmentation(Bench& bench, Row row, Maker make, Tidy tidy) {
     const Lanes lanes(bench.gpu, 1);
     int served = 0;
     std::vector<double> refused_ms;
-    double most_bytes = 0;
+    HeldMemory held(bench);
     Block sum[2];  // of all and of the freed ones: their number as address
     for (int repetition = 0; repetition < bench.repetitions; ++repetition) {
-        const auto before = static_cast<double>(bench.card_bytes());
-        const auto allocator = make(bench.cap);
+        const auto allocator = held.make(make, bench.cap);
         std::vector<Block> blocks;
         sum[0] = sum[1] = {};
         for (const std::uint64_t bytes : sizes) {
@@ -33,6 +33,7 @@ void measure_fragmentation(Bench& bench, Row row, Maker make, Tidy tidy) {
             sum[0] = {sum[0].address + 1, sum[0].bytes + bytes};
         }
         if (blocks.size() < 2) throw Failure("the cap does not hold two blocks");
+        held.look();
         for (std::size_t i = 1; i < blocks.size(); i += 2) {
             allocator->deallocate(blocks[i].address, blocks[i].bytes, lanes[0]);
             sum[1] = {sum[1].address + 1, sum[1].bytes + blocks[i].bytes};
@@ -43,8 +44,7 @@ void measure_fragmentation(Bench& bench, Row row, Maker make, Tidy tidy) {
         const double start = bench.gpu.now();
         const std::uint64_t large = allocator->allocate(asked, lanes[0]);
         const double milliseconds = (bench.gpu.now() - start) * 1e-6;
-        const double held = static_cast<double>(bench.card_bytes()) - before;
-        most_bytes = std::max(most_bytes, held);
+        held.look();
         if (large != 0) {
             ++served;
             row.values.push_back(milliseconds);
@@ -64,9 +64,10 @@ void measure_fragmentation(Bench& bench, Row row, Maker make, Tidy tidy) {
                    {"filled_bytes", static_cast<double>(sum[0].bytes)},
                    {"freed_bytes", static_cast<double>(sum[1].bytes)},
                    {"asked_bytes", static_cast<double>(sum[1].bytes / 10 * 9)},
-                   {"most_card_bytes", most_bytes},
+                   {"most_card_bytes", held.most_bytes()},
                    {"served", static_cast<double>(served)},
                    {"refused_after_ms", quantile(refused_ms, 0.5)}};
+    held.write(row, sum[0].bytes);  // the request is for less than what was freed before it
     bench.rows.push_back(std::move(row));
 }
 
@@ -78,25 +79,31 @@ void measure_burst(Bench& bench, Row row, Maker make, Trim trim) {
     const Lanes lanes(bench.gpu, 1);
     std::vector<double> at_once;
     std::vector<double> trimmed;
+    HeldMemory held(bench);
+    InUse in_use;
     for (int repetition = 0; repetition < bench.repetitions; ++repetition) {
-        const auto allocator = make(0);
+        const auto allocator = held.make(make);
         Generator random(11);
         const auto take = [&](std::uint64_t total) {
             std::vector<Block> blocks;
             for (std::uint64_t sum = 0; sum < total; sum += blocks.back().bytes) {
                 const std::uint64_t bytes = random.log_uniform(256, kLargeSizes.most);
                 blocks.push_back({must(allocator->allocate(bytes, lanes[0])), bytes});
+                in_use.allocate(bytes, lanes[0]);
             }
             return blocks;
         };
         const auto give = [&](const std::vector<Block>& blocks) {
             for (const Block& block : blocks) {
                 allocator->deallocate(block.address, block.bytes, lanes[0]);
+                in_use.deallocate(block.address, block.bytes, lanes[0]);
             }
         };
         const auto working_set = take(std::uint64_t{1} << 30);
         const auto before = static_cast<double>(bench.card_bytes());
-        give(take(kBurst));
+        const auto burst = take(kBurst);
+        held.look();
+        give(burst);
         bench.synchronize();
         const auto above = [&] {
             return (static_cast<double>(bench.card_bytes()) - before) / static_cast<double>(MiB);
@@ -112,12 +119,14 @@ void measure_burst(Bench& bench, Row row, Maker make, Trim trim) {
                    {"at_once_mib", quantile(at_once, 0.5)},
                    {"settle_ms", static_cast<double>(bench.settle_ms)},
                    {"after_trim_mib", quantile(trimmed, 0.5)}};
+    held.write(row, in_use.peak());
     bench.rows.push_back(std::move(row));
 }
 
 // Single calls beside a kernel of one second: pairs of 256 B to 64 MiB on the kernel's stream and
 // on another, and every so often a step of growth, 1 MiB to 1 GiB, all steps live together.
-// Microseconds; three rows: allocations, frees, and the allocations that grow.
+// Microseconds; three rows: allocations, frees, and the allocations that grow, which also says what
+// was held.
 template <class Maker>
 void measure_beside_kernel(Bench& bench, const Row& row, Maker make) {
     constexpr double kKernelNs = 1e9;
@@ -138,20 +147,24 @@ void measure_beside_kernel(Bench& bench, const Row& row, Maker make) {
     double counts[kKinds] = {};
     double covered_ns = kKernelNs;
     bool outlasted = true;
+    HeldMemory held(bench);
+    InUse in_use;  // counts between the calls, each of which is timed by itself
     for (int repetition = 0; repetition < bench.repetitions; ++repetition) {
-        const auto allocator = make(0);
+        const auto allocator = held.make(make);
         std::vector<double> samples[kKinds];
         for (auto& kind : samples) kind.reserve(most_pairs);
         const auto take = [&](std::uint64_t bytes, const Lane& lane, Kind kind) {
             const double start = bench.gpu.now();
             const std::uint64_t address = allocator->allocate(bytes, lane);
             samples[kind].push_back((bench.gpu.now() - start) * 1e-3);
+            in_use.allocate(bytes, lane);
             return Block{must(address), bytes};
         };
         const auto give = [&](const Block& block, const Lane& lane) {
             const double start = bench.gpu.now();
             allocator->deallocate(block.address, block.bytes, lane);
             samples[release].push_back((bench.gpu.now() - start) * 1e-3);
+            in_use.deallocate(block.address, block.bytes, lane);
         };
         Block live[2][kLiveBlocks];
         std::vector<std::pair<Block, std::size_t>> grown;
@@ -187,6 +200,9 @@ void measure_beside_kernel(Bench& bench, const Row& row, Maker make) {
             }
         }
         outlasted = outlasted && busy();
+        // Behind that question, whose answer it could change by waiting for the kernel. The blocks
+        // are freed by now, but the kernel's stream has them until it ends.
+        held.look();
         bench.synchronize();
         for (int kind = 0; kind < kKinds; ++kind) {
             auto& sorted = samples[kind];
@@ -215,6 +231,7 @@ void measure_beside_kernel(Bench& bench, const Row& row, Maker make) {
                         {"max_us", worst[kind]},
                         {"calls", counts[kind]},
                         {"covered_ms", covered_ns * 1e-6}};
+        if (kind == growth) held.write(each, in_use.peak());
         bench.rows.push_back(std::move(each));
     }
 }

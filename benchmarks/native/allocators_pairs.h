@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <span>
 
 #include "allocators_bench.h"
+#include "allocators_held.h"
 #include "allocators_sequences.h"
 
 namespace bench {
@@ -72,38 +74,85 @@ class PairWorker {
     std::size_t at_ = 0;
 };
 
+// Peak of live bytes of threads that made so many pairs each. Here they go on together, a look at
+// a time. In a run they drift apart, and over millions of pairs their sum may once be a few per
+// cent higher; the sum of their own peaks would be a third too high with 16 threads.
+inline std::uint64_t pairs_in_use(const SizeRange& sizes, int threads, double pairs) {
+    InUse in_use;
+    std::vector<PairWorker<InUse>> workers;
+    for (int thread = 0; thread < threads; ++thread) {
+        workers.emplace_back(in_use, Lane{}, sizes, thread);
+    }
+    const std::atomic<bool> stop{true};  // at the first look
+    // From the second time through the sequence on everything repeats.
+    const double enough = std::min(pairs, 2.0 * kSteps);
+    for (double made = 0; made < enough; made += kStepsBetweenLooks) {
+        for (auto& worker : workers) worker(stop);
+    }
+    return in_use.peak();
+}
+
 template <class Maker>
 void measure_pairs(Bench& bench, Row row, const SizeRange& sizes, int threads, Maker make) {
     const Lanes lanes(bench.gpu, static_cast<std::size_t>(threads));
-    const auto allocator = make(0);
-    const auto tallies = side_by_side(bench, threads, [&](int thread) {
-        const Lane& lane = lanes[static_cast<std::size_t>(thread)];
-        return PairWorker(*allocator, lane, sizes, thread);
-    });
+    HeldMemory held(bench);
+    const auto allocator = held.make(make);
+    double pairs = 0;  // of all threads, with those of the warm-up
+    const auto tallies = side_by_side(
+        bench, threads,
+        [&](int thread) {
+            const Lane& lane = lanes[static_cast<std::size_t>(thread)];
+            return PairWorker(*allocator, lane, sizes, thread);
+        },
+        [&](const std::vector<Tally>& repetition) {
+            for (const Tally& tally : repetition) pairs += tally.pairs;
+            held.look();
+        });
     for (const auto& repetition : tallies) row.values.push_back(ns_a_pair(repetition));
+    held.write(row, pairs_in_use(sizes, threads, pairs / threads));
     bench.rows.push_back(std::move(row));
 }
 
 // Blocks on their way from one thread to another, 64 at a time; one writer, one reader.
 struct Conveyor {
     static constexpr std::size_t kBatches = 8;
+    static constexpr std::size_t kBatchesOfSteps = kSteps / kLiveBlocks;
+
+    explicit Conveyor(int writer) : steps(pair_steps(kSmallSizes, writer)) {
+        for (std::size_t i = 0; i < kSteps; ++i) batch_bytes[i / kLiveBlocks] += steps[i].bytes;
+    }
+    // Bytes on their way, for any thread; a batch counts from its last malloc to its last free.
+    std::uint64_t live_bytes() const {
+        const std::size_t end = written.load(std::memory_order_relaxed);
+        std::uint64_t sum = 0;
+        for (std::size_t i = read.load(std::memory_order_relaxed); i < end; ++i) {
+            sum += batch_bytes[i % kBatchesOfSteps];
+        }
+        return sum;
+    }
+
+    std::vector<Step> steps;  // whose sizes the writer takes
+    std::array<std::uint64_t, kBatchesOfSteps> batch_bytes{};
 
     std::array<std::array<Block, kLiveBlocks>, kBatches> batches;
     alignas(64) std::atomic<std::size_t> written{0};
     alignas(64) std::atomic<std::size_t> read{0};
     alignas(64) std::atomic<int> ended{0};  // repetitions that the writer has ended
+    std::uint64_t most_live = 0;  // bytes of all conveyors, as the writer of this one saw them
 };
+using Conveyors = std::vector<std::unique_ptr<Conveyor>>;
 
 // Allocates (even threads) or frees (odd ones). Only the calls are on the clock: the conveyor and
 // the waiting for it are not.
 template <class Allocator>
 class ConveyorWorker {
   public:
-    ConveyorWorker(Allocator& allocator, const Lane& lane, Conveyor& conveyor, int thread)
+    ConveyorWorker(Allocator& allocator, const Lane& lane, const Conveyors& all, int thread)
         : allocator_(allocator),
           lane_(lane),
-          conveyor_(conveyor),
-          steps_(pair_steps(kSmallSizes, thread)),
+          all_(all),
+          conveyor_(*all[static_cast<std::size_t>(thread / 2)]),
+          steps_(conveyor_.steps),
           writes_(thread % 2 == 0) {}
 
     Tally operator()(const std::atomic<bool>& stop) {
@@ -146,7 +195,16 @@ class ConveyorWorker {
         }
         tally.ns += steady_ns() - start;
         tally.pairs += kLiveBlocks;
+        if (place % all_.size() == 0) count_live(place);
         conveyor_.written.store(place + 1, std::memory_order_release);
+    }
+    // With the batch that was just allocated. Off the clock, and by each writer once in as many
+    // batches as there are writers. The couples go on meanwhile: the sum is close to what is in use
+    // at once, not exact.
+    void count_live(std::size_t place) {
+        std::uint64_t live = conveyor_.batch_bytes[place % Conveyor::kBatchesOfSteps];
+        for (const auto& each : all_) live += each->live_bytes();
+        if (live > conveyor_.most_live) conveyor_.most_live = live;
     }
     bool read(Tally& tally) {
         const std::size_t place = conveyor_.read.load(std::memory_order_relaxed);
@@ -165,8 +223,9 @@ class ConveyorWorker {
 
     Allocator& allocator_;
     Lane lane_;
+    const Conveyors& all_;
     Conveyor& conveyor_;
-    std::vector<Step> steps_;
+    std::span<const Step> steps_;
     bool writes_;
     std::size_t at_ = 0;
     int repetition_ = 0;
@@ -176,13 +235,19 @@ class ConveyorWorker {
 template <class Maker>
 void measure_producer_consumer(Bench& bench, Row row, int couples, Maker make) {
     const Lanes lanes(bench.gpu, static_cast<std::size_t>(couples));
-    const auto allocator = make(0);
-    std::vector<std::unique_ptr<Conveyor>> conveyors;
-    for (int i = 0; i < couples; ++i) conveyors.push_back(std::make_unique<Conveyor>());
-    const auto tallies = side_by_side(bench, 2 * couples, [&](int thread) {
-        const auto couple = static_cast<std::size_t>(thread / 2);
-        return ConveyorWorker(*allocator, lanes[couple], *conveyors[couple], thread);
-    });
+    HeldMemory held(bench);
+    const auto allocator = held.make(make);
+    Conveyors conveyors;
+    for (int i = 0; i < couples; ++i) conveyors.push_back(std::make_unique<Conveyor>(2 * i));
+    const auto tallies = side_by_side(
+        bench, 2 * couples,
+        [&](int thread) {
+            const Lane& lane = lanes[static_cast<std::size_t>(thread / 2)];
+            return ConveyorWorker(*allocator, lane, conveyors, thread);
+        },
+        [&](const std::vector<Tally>&) { held.look(); });
+    std::uint64_t in_use = 0;
+    for (const auto& conveyor : conveyors) in_use = std::max(in_use, conveyor->most_live);
     std::vector<double> allocate;
     std::vector<double> release;
     std::vector<double> whole;
@@ -202,6 +267,7 @@ void measure_producer_consumer(Bench& bench, Row row, int couples, Maker make) {
     row.details = {{"allocate_ns", quantile(allocate, 0.5)},
                    {"free_ns", quantile(release, 0.5)},
                    {"wall_ns_a_block_with_the_queue", quantile(whole, 0.5)}};
+    held.write(row, in_use);
     bench.rows.push_back(std::move(row));
 }
 
@@ -213,9 +279,11 @@ void measure_holes(Bench& bench, Row row, Maker make) {
     constexpr std::size_t kBlocks = 131'072;
     constexpr std::uint64_t kBytes = 1024;
     const Lanes lanes(bench.gpu, 1);
-    const auto allocator = make(0);
+    HeldMemory held(bench);
+    const auto allocator = held.make(make);
     std::vector<std::uint64_t> all(kBlocks);
     for (std::uint64_t& address : all) address = must(allocator->allocate(kBytes, lanes[0]));
+    held.look();
     std::sort(all.begin(), all.end());
     std::vector<std::uint64_t> live;
     for (std::size_t i = kBlocks; i-- > 0;) {
@@ -244,6 +312,8 @@ void measure_holes(Bench& bench, Row row, Maker make) {
         } while (steady_ns() < end);
         if (repetition >= 0) row.values.push_back((steady_ns() - start) / pairs);
     }
+    held.look();
+    held.write(row, kBlocks * kBytes);
     std::sort(live.begin(), live.end());
     for (const std::uint64_t address : live) allocator->deallocate(address, kBytes, lanes[0]);
     bench.rows.push_back(std::move(row));

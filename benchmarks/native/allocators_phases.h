@@ -10,9 +10,13 @@
 #include <algorithm>
 
 #include "allocators_bench.h"
+#include "allocators_held.h"
 #include "allocators_sequences.h"
 
 namespace bench {
+
+inline constexpr int kRoundsBeforeThird = 50;
+inline constexpr int kRoundsBeforeFourth = 100;
 
 // Blocks of all sizes that come and go; some stay.
 template <class Allocator>
@@ -57,6 +61,16 @@ class Churn {
     std::vector<Block> live_;
 };
 
+// The 100 blocks of a timed phase, without addresses.
+inline std::vector<Block> phase_blocks() {
+    Generator random(102);
+    std::vector<Block> blocks(100);
+    for (Block& block : blocks) {
+        block.bytes = random.log_uniform(kLargeSizes.least, kLargeSizes.most);
+    }
+    return blocks;
+}
+
 // Nanoseconds of one of 100 allocations: in the first round, which finds what the phase before
 // left, and the median of many rounds.
 struct Phase {
@@ -68,13 +82,8 @@ struct Phase {
 // until the last is written.
 template <class Allocator>
 Phase measure_phase(const Bench& bench, Allocator& allocator, const Lane& lane, bool touch) {
-    constexpr std::size_t kBlocks = 100;
     constexpr std::size_t kFewestRounds = 30;
-    Generator random(102);
-    std::vector<Block> blocks(kBlocks);
-    for (Block& block : blocks) {
-        block.bytes = random.log_uniform(kLargeSizes.least, kLargeSizes.most);
-    }
+    std::vector<Block> blocks = phase_blocks();
     std::vector<double> rounds;
     const double end = steady_ns() + bench.seconds / 4 * 1e9;
     while (rounds.size() < kFewestRounds || steady_ns() < end) {
@@ -84,14 +93,27 @@ Phase measure_phase(const Bench& bench, Allocator& allocator, const Lane& lane, 
             if (touch) bench.gpu.fill(block.address, block.bytes / 4, 1, lane.handle);
         }
         if (touch) GPU_CALL(bench.gpu, cuStreamSynchronize, lane.handle);
-        rounds.push_back((steady_ns() - start) / kBlocks);
+        rounds.push_back((steady_ns() - start) / static_cast<double>(blocks.size()));
         for (const Block& block : blocks) allocator.deallocate(block.address, block.bytes, lane);
     }
     return {rounds.front(), quantile(rounds, 0.5)};
 }
 
-// Five rows: nanoseconds of each phase, and the fourth phase as a part of the first. Each
-// repetition has a new allocator.
+// Peak of live bytes of one repetition.
+inline std::uint64_t phases_in_use() {
+    InUse in_use;
+    const std::vector<Block> blocks = phase_blocks();
+    Churn churn(in_use, Lane{});
+    for (const int rounds : {0, kRoundsBeforeThird, kRoundsBeforeFourth}) {
+        churn.run(rounds);
+        for (const Block& block : blocks) in_use.allocate(block.bytes, Lane{});
+        for (const Block& block : blocks) in_use.deallocate(0, block.bytes, Lane{});
+    }
+    return in_use.peak();
+}
+
+// Five rows: nanoseconds of each phase, and the fourth phase as a part of the first, which also
+// says what was held. Each repetition has a new allocator.
 template <class Maker>
 void measure_phases(Bench& bench, const Row& row, bool touch, Maker make) {
     const Lanes lanes(bench.gpu, 1);
@@ -99,16 +121,18 @@ void measure_phases(Bench& bench, const Row& row, bool touch, Maker make) {
     const char* const names[kRows] = {"/1", "/2", "/3", "/4", ""};
     std::vector<double> values[kRows];
     std::vector<double> firsts[kRows];
+    HeldMemory held(bench);
     for (int repetition = -1; repetition < bench.repetitions; ++repetition) {
-        const auto allocator = make(0);
+        const auto allocator = held.make(make);
         Churn churn(*allocator, lanes[0]);
         const auto time = [&] { return measure_phase(bench, *allocator, lanes[0], touch); };
         time();
         const Phase baseline = time();
-        const double breaking = churn.run(50);
+        const double breaking = churn.run(kRoundsBeforeThird);
         const Phase broken = time();
-        churn.run(100);
+        churn.run(kRoundsBeforeFourth);
         const Phase old = time();
+        held.look();  // only now: the first round of a phase would feel a driver call before it
         if (repetition < 0) continue;
         const Phase found[kRows] = {
             baseline,
@@ -124,8 +148,11 @@ void measure_phases(Bench& bench, const Row& row, bool touch, Maker make) {
     for (int i = 0; i < kRows; ++i) {
         Row each = row;
         each.workload += names[i];
-        if (i == ratio) each.unit = "of phase 1";
         if (i != second) each.details = {{"first_round", quantile(firsts[i], 0.5)}};
+        if (i == ratio) {
+            each.unit = "of phase 1";
+            held.write(each, phases_in_use());
+        }
         each.values = std::move(values[i]);
         bench.rows.push_back(std::move(each));
     }

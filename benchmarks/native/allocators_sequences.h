@@ -77,6 +77,8 @@ struct RandomOperation {
 struct RandomAllocations {
     std::vector<std::uint64_t> bytes;  // by block
     std::vector<RandomOperation> operations;
+    std::uint64_t most_live = 0;   // bytes
+    std::size_t to_most_live = 0;  // operations up to there
 };
 
 inline RandomAllocations random_allocations(std::uint32_t count, std::uint64_t largest) {
@@ -97,6 +99,10 @@ inline RandomAllocations random_allocations(std::uint32_t count, std::uint64_t l
             result.operations.push_back({block, true});
             live.push_back(block);
             live_bytes += bytes;
+            if (live_bytes > result.most_live) {
+                result.most_live = live_bytes;
+                result.to_most_live = result.operations.size();
+            }
         } else {
             const std::size_t chosen = random.below(live.size());
             result.operations.push_back({live[chosen], false});

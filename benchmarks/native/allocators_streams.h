@@ -2,7 +2,10 @@
 // beside kernels on several.
 #pragma once
 
+#include <span>
+
 #include "allocators_bench.h"
+#include "allocators_held.h"
 #include "allocators_sequences.h"
 
 namespace bench {
@@ -14,10 +17,11 @@ void measure_random_allocations(Bench& bench, Row row, std::uint32_t count, std:
     const RandomAllocations work = random_allocations(count, largest);
     std::vector<std::uint64_t> addresses(work.bytes.size());
     const Lanes lanes(bench.gpu, 1);
-    const auto allocator = make(0);
-    for (int repetition = -1; repetition < bench.repetitions; ++repetition) {
-        const double start = steady_ns();
-        for (const RandomOperation operation : work.operations) {
+    HeldMemory held(bench);
+    const auto allocator = held.make(make);
+    const std::span all(work.operations);
+    const auto run = [&](std::span<const RandomOperation> operations) {
+        for (const RandomOperation operation : operations) {
             const std::uint64_t bytes = work.bytes[operation.block];
             std::uint64_t& address = addresses[operation.block];
             if (operation.allocate) {
@@ -26,6 +30,10 @@ void measure_random_allocations(Bench& bench, Row row, std::uint32_t count, std:
                 allocator->deallocate(address, bytes, lanes[0]);
             }
         }
+    };
+    for (int repetition = -1; repetition < bench.repetitions; ++repetition) {
+        const double start = steady_ns();
+        run(all);
         const double milliseconds = (steady_ns() - start) * 1e-6;
         if (repetition < 0) {
             row.details = {{"first_run_ms", milliseconds},
@@ -34,6 +42,11 @@ void measure_random_allocations(Bench& bench, Row row, std::uint32_t count, std:
             row.values.push_back(milliseconds);
         }
     }
+    // Once more off the clock, to look where most is in use.
+    run(all.first(work.to_most_live));
+    held.look();
+    run(all.subspan(work.to_most_live));
+    held.write(row, work.most_live);
     bench.rows.push_back(std::move(row));
 }
 
@@ -58,7 +71,8 @@ void measure_multi_stream(Bench& bench, Row row, std::size_t streams, bool warm,
         bench.synchronize();
         return (bench.gpu.now() - start) * 1e-6;
     };
-    auto allocator = make(0);
+    HeldMemory held(bench);
+    auto allocator = held.make(make);
     if (warm) {
         for (std::size_t i = 0; i < streams; ++i) {
             allocator->deallocate(must(allocator->allocate(kBytes, lanes[i])), kBytes, lanes[i]);
@@ -67,13 +81,15 @@ void measure_multi_stream(Bench& bench, Row row, std::size_t streams, bool warm,
     for (int repetition = -1; repetition < bench.repetitions; ++repetition) {
         if (!warm) {
             allocator.reset();  // before the next is made: one alone may have half the card
-            allocator = make(0);
+            allocator = held.make(make);
         }
         const double milliseconds = once(*allocator);
         if (repetition >= 0) row.values.push_back(milliseconds);
     }
+    held.look();  // not between repetitions: half a millisecond would feel it
     row.details = {{"ideal_ms",
                     static_cast<double>(kSpinNs) * 1e-6 * kKernels / static_cast<double>(streams)}};
+    held.write(row, kBytes);
     bench.rows.push_back(std::move(row));
 }
 

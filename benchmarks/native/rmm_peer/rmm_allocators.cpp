@@ -9,7 +9,8 @@ using namespace bench;
 
 class Peer {
   public:
-    explicit Peer(std::unique_ptr<RmmResource> resource) : resource_(std::move(resource)) {}
+    Peer(std::unique_ptr<RmmResource> resource, Takes takes)
+        : resource_(std::move(resource)), takes_(takes) {}
 
     std::uint64_t allocate(std::uint64_t bytes, const Lane& lane) {
         return reinterpret_cast<std::uint64_t>(resource_->allocate(bytes, lane.handle));
@@ -17,15 +18,18 @@ class Peer {
     void deallocate(std::uint64_t address, std::uint64_t bytes, const Lane& lane) {
         resource_->deallocate(reinterpret_cast<void*>(address), bytes, lane.handle);
     }
+    Takes takes() const { return takes_; }
 
   private:
     std::unique_ptr<RmmResource> resource_;
+    Takes takes_;
 };
 
 void add_cases(Cases& cases, Bench& bench, const AllocatorOptions&) {
     for (const std::string name : {"pool", "arena", "async", "binning"}) {
         const auto make = [name](std::uint64_t cap) {
-            return std::make_unique<Peer>(make_rmm_resource(name, cap));
+            const Takes takes = name == "async" ? Takes::as_needed : Takes::ahead;
+            return std::make_unique<Peer>(make_rmm_resource(name, cap), takes);
         };
         add_pair_cases(cases, bench, "rmm_" + name, make);
         add_stream_cases(cases, bench, "rmm_" + name, make);
