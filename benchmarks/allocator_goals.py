@@ -58,6 +58,7 @@ GOALS = [
     Goal("pair/large/4", "... 4 threads", first=True),
     Goal("pair/large/8", "... 8 threads", first=True),
     Goal("pair/large/16", "... 16 threads", 1000),
+    Goal("pair/large/16", "... 16 threads, raw handles", 1000, allocator="vramkit_raw"),
     Goal("producer_consumer/1", "malloc in one thread, free in another", 300),
     Goal("producer_consumer/8", "... eight such couples at once", first=True),
     Goal("holes", "1 KiB pair with 65,536 free holes", 150),

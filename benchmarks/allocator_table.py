@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 from allocator_goals import Verdict, beyond_cap, fair
+from allocator_held import held_section
 from rows import Row
 
 
@@ -68,6 +69,8 @@ def markdown(report: Report) -> str:
                 flaw = "beyond the cap" if beyond_cap(row) else "" if fair(row) else row.outcome
                 cells.append(", ".join(filter(None, [figure(row.median, row.unit), flaw])))
         lines.append(f"| {workload} | {' | '.join(cells)} |")
+    if held := held_section(report.rows):
+        lines += ["", *held]
     if report.missing:
         lines += ["", "Missing: " + "; ".join(report.missing) + "."]
     return "\n".join(lines)

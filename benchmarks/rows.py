@@ -4,6 +4,8 @@ import statistics
 
 import msgspec
 
+MIB = 1 << 20
+
 
 class Row(msgspec.Struct):
     """No values: the outcome or the error says why."""
@@ -29,6 +31,12 @@ class Row(msgspec.Struct):
         if len(values) > 1:
             deciles = statistics.quantiles(values, n=10, method="inclusive")
             self.p10, self.p90 = deciles[0], deciles[-1]
+
+    def tell_held(self, held: float, in_use: float) -> None:
+        """Bytes held of the card and the peak in use, as the native programs write them."""
+        self.details["in_use_mib"] = in_use / MIB
+        self.details["held_mib"] = held / MIB
+        self.details["held_over_in_use"] = held / in_use
 
 
 def timed_out(seconds: float) -> str:

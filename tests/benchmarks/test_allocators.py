@@ -101,3 +101,89 @@ def test_the_full_card_from_python(cap_gib: int, outcome: str, served: int) -> N
     assert measured.details["asked_bytes"] == measured.details["freed_bytes"] // 10 * 9
     assert measured.details["filled_bytes"] <= cap
     assert measured.details["most_card_bytes"] <= cap
+    assert measured.details["in_use_mib"] == measured.details["filled_bytes"] / 2**20
+    assert measured.details["held_mib"] == measured.details["most_card_bytes"] / 2**20
+    assert measured.details["held_over_in_use"] >= 1
+
+
+def test_memory_that_is_given_back_before_the_request_was_held() -> None:
+    from python_fragmentation import measure
+
+    class Returning(Card):
+        def synchronize(self) -> None:
+            self.used = 0
+
+    measured = row("card")
+    measure(measured, Returning(3 << 30), 3 << 30, 2 << 30)
+    assert measured.details["held_over_in_use"] == 1
+
+
+def held(workload: str, allocator: str, in_use: float, mib: float | None):
+    from rows import Row
+
+    figures = {"taken_ahead_mib": 70_000.0}
+    if mib is not None:
+        figures = {"held_mib": mib, "held_over_in_use": mib / in_use}
+    return Row(workload, allocator, "ns", median=1.0, details={"in_use_mib": in_use} | figures)
+
+
+def test_held_over_in_use_has_a_row_a_workload_and_ours_first() -> None:
+    from allocator_held import held_section
+
+    rows = [
+        held("pair", "rmm_async", 100, 110),
+        held("pair", "rmm_pool", 100, None),
+        held("pair", "vramkit", 1234.5, 2469),
+        held("holes", "vramkit", 128, 129),
+        row("torch", 5.0),
+    ]
+    table = [line for line in held_section(rows) if line.startswith("|")]
+    assert table == [
+        "| workload | in use | vramkit | rmm_async | rmm_pool |",
+        "|---|---:|---:|---:|---:|",
+        "| pair | 1,234 MiB | 2.00 | 1.10 | - |",
+        "| holes | 128 MiB | 1.01 |  |  |",
+    ]
+
+
+def test_held_for_a_few_bytes_is_shown_in_mib() -> None:
+    from allocator_held import held_section
+
+    lines = held_section([held("multi_stream", "vramkit", 8 / 2**20, 32)])
+    assert "| multi_stream | 8 B | 32 MiB |" in lines
+
+
+def test_notes_only_where_the_table_needs_them() -> None:
+    from allocator_held import AHEAD, IN_MIB, held_section
+
+    plain, small = held("pair", "vramkit", 100, 110), held("few", "vramkit", 1, 2)
+    ahead = held("pair", "rmm_pool", 100, None)
+    assert not {AHEAD, IN_MIB} & set(held_section([plain]))
+    assert held_section([plain, small])[-2:] == ["", IN_MIB]
+    assert held_section([plain, ahead])[-2:] == ["", AHEAD]
+
+
+def test_rows_without_the_figures_have_no_section() -> None:
+    from allocator_held import held_section
+
+    assert held_section([row("vramkit", 1.0), row("rmm_pool", 2.0)]) == []
+
+
+def test_the_result_shows_held_memory() -> None:
+    import allocators
+    from allocator_table import Report, markdown
+
+    result = msgspec.json.decode(allocators.DEFAULT_OUTPUT.read_bytes(), type=Report)
+    result.rows = [held("pair", "vramkit", 100, 104)]
+    shown = markdown(result)
+    assert "## Held over in use" in shown
+    assert "| pair | 100 MiB | 1.04 |" in shown
+
+
+def test_large_pairs_on_raw_handles_have_a_goal() -> None:
+    from allocator_goals import GOALS, judge
+    from rows import Row
+
+    (goal,) = [g for g in GOALS if (g.workload, g.allocator) == ("pair/large/16", "vramkit_raw")]
+    for median, met in ((1000.0, True), (1001.0, False)):
+        assert judge(goal, [Row(goal.workload, "vramkit_raw", "ns", median=median)]).met is met
