@@ -180,6 +180,8 @@ class ConveyorWorker {
 
   private:
     static constexpr int kForGood = 1'000'000'000;
+    // Odd, so that each of the sequence's 128 batches has its turn.
+    static constexpr std::size_t kBatchesBetweenCounts = 15;
 
     void write(Tally& tally) {
         const std::size_t place = conveyor_.written.load(std::memory_order_relaxed);
@@ -195,12 +197,12 @@ class ConveyorWorker {
         }
         tally.ns += steady_ns() - start;
         tally.pairs += kLiveBlocks;
-        if (place % all_.size() == 0) count_live(place);
+        if (place % kBatchesBetweenCounts == 0) count_live(place);
         conveyor_.written.store(place + 1, std::memory_order_release);
     }
-    // With the batch that was just allocated. Off the clock, and by each writer once in as many
-    // batches as there are writers. The couples go on meanwhile: the sum is close to what is in use
-    // at once, not exact.
+    // With the batch that was just allocated. Off the clock, and seldom, since it takes the other
+    // threads' counters into this cache. The couples go on meanwhile: the sum is close to what is
+    // in use at once, not exact.
     void count_live(std::size_t place) {
         std::uint64_t live = conveyor_.batch_bytes[place % Conveyor::kBatchesOfSteps];
         for (const auto& each : all_) live += each->live_bytes();
