@@ -185,7 +185,8 @@ class ConveyorWorker {
 
     void write(Tally& tally) {
         const std::size_t place = conveyor_.written.load(std::memory_order_relaxed);
-        if (place - conveyor_.read.load(std::memory_order_acquire) == Conveyor::kBatches) {
+        const std::size_t waiting = place - conveyor_.read.load(std::memory_order_acquire);
+        if (waiting == Conveyor::kBatches) {
             std::this_thread::yield();
             return;
         }
@@ -197,7 +198,10 @@ class ConveyorWorker {
         }
         tally.ns += steady_ns() - start;
         tally.pairs += kLiveBlocks;
-        if (place % kBatchesBetweenCounts == 0) count_live(place);
+        if (waiting > most_waiting_ || place % kBatchesBetweenCounts == 0) {
+            most_waiting_ = std::max(most_waiting_, waiting);
+            count_live(place);
+        }
         conveyor_.written.store(place + 1, std::memory_order_release);
     }
     // With the batch that was just allocated. Off the clock, and seldom, since it takes the other
@@ -230,6 +234,7 @@ class ConveyorWorker {
     std::span<const Step> steps_;
     bool writes_;
     std::size_t at_ = 0;
+    std::size_t most_waiting_ = 0;  // batches
     int repetition_ = 0;
 };
 
