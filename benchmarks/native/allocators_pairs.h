@@ -131,14 +131,14 @@ struct Conveyor {
         return sum;
     }
 
-    std::vector<Step> steps;  // whose sizes the writer takes
-    std::array<std::uint64_t, kBatchesOfSteps> batch_bytes{};
-
-    std::array<std::array<Block, kLiveBlocks>, kBatches> batches;
+    alignas(64) std::array<std::array<Block, kLiveBlocks>, kBatches> batches;
     alignas(64) std::atomic<std::size_t> written{0};
     alignas(64) std::atomic<std::size_t> read{0};
     alignas(64) std::atomic<int> ended{0};  // repetitions that the writer has ended
     std::uint64_t most_live = 0;  // bytes of all conveyors, as the writer of this one saw them
+    // Never written again, so on lines of their own.
+    alignas(64) std::vector<Step> steps;  // whose sizes the writer takes
+    std::array<std::uint64_t, kBatchesOfSteps> batch_bytes{};
 };
 using Conveyors = std::vector<std::unique_ptr<Conveyor>>;
 
