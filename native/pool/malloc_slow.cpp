@@ -65,13 +65,18 @@ ThreadCache* Pool::cache_of(const StreamRef& stream, Failure& why) {
 
 BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_wait,
                            Failure& why) {
+    bool in_step = maintenance_.is_in_step();
     std::unique_lock guard(lock_, std::try_to_lock);
+    in_step = in_step || maintenance_.is_in_step();
     const bool waited = !guard.owns_lock();
     if (waited) guard.lock();
     if (!is_open(why)) return {};
     const SlowPathScope scope = parts_.card.enter();
     DeviceMemory& memory = parts_.memory;
-    if (waited || lock_.is_contended()) hurry_until_ = parts_.card.now() + kHurryNs;
+    // Maintenance has time: nobody hurries for it.
+    if ((waited || lock_.is_contended()) && !in_step) {
+        hurry_until_ = parts_.card.now() + kHurryNs;
+    }
     // The stream was given to this call, so its handle is valid: record a fence behind its blocks
     // that have none, so that other streams can take them.
     const auto record_fence = [&] {

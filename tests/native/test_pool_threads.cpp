@@ -417,3 +417,23 @@ TEST(threads_of_several_streams_on_neighbouring_ranges) {
     check_order(card);
     check_nothing_left();
 }
+
+// Memory is taken in larger steps while threads wait for each other. A step has time.
+TEST(a_malloc_beside_steps_takes_no_more_than_it_needs) {
+    const Card card("checker=off,data=off,capacity=8GiB");
+    const auto pool = open_pool(card);
+    const StreamRef stream = card.stream(true);
+    const std::uint64_t held = must_malloc(*pool, 1024 * kMiB, stream);
+    std::atomic<bool> ended{false};
+    std::thread steps([&] {
+        while (!ended.load()) pool->step();
+    });
+    std::vector<std::uint64_t> blocks;
+    constexpr std::size_t kBlocks = 500;
+    for (std::size_t i = 0; i < kBlocks; ++i) blocks.push_back(must_malloc(*pool, kPage, stream));
+    ended = true;
+    steps.join();
+    CHECK(pool->stats().device_growths > kBlocks / 2);  // with larger steps: an 8th
+    for (const std::uint64_t block : blocks) must_free(*pool, block);
+    must_free(*pool, held);
+}

@@ -197,10 +197,10 @@ def test_preallocated_blocks_cost_nothing_later(
 
 
 def pieces_of(need: int, held: int, card: int) -> int:
-    """A 16th of what is needed or a 400th of what is held, at most a 512th of the card; the last
+    """A 24th of what is needed or a 1024th of what is held, at most a 512th of the card; the last
     page of large ones is a piece of its own."""
     pages = -(-need // (2 * MIB)) * 2 * MIB
-    most = -(-max(pages // 16, held // 400) // (2 * MIB)) * 2 * MIB
+    most = -(-max(pages // 24, held // 1024) // (2 * MIB)) * 2 * MIB
     most = max(4 * MIB, min(most, card // 512 // (2 * MIB) * 2 * MIB, 64 * MIB))
     whole, rest = divmod(pages, most)
     return whole + (rest > 0) + ((rest or most) > 4 * MIB)

@@ -16,11 +16,11 @@ namespace {
 constexpr std::size_t kUnmapsAtOnce = 64;
 constexpr std::size_t kReleasesAtOnce = 32;
 
-// New pieces have a 16th of what is needed, or a part of what the pool holds: memory that cannot
+// New pieces have a 24th of what is needed, or a part of what the pool holds: memory that cannot
 // move because a part of its piece is in use is then a small part of all, and many small pieces,
 // which cost as much as large ones, are created only while the pool is small.
-constexpr std::uint64_t kPartOfNeed = 16;
-constexpr std::uint64_t kPartOfHeld = 400;
+constexpr std::uint64_t kPartOfNeed = 24;
+constexpr std::uint64_t kPartOfHeld = 1024;
 constexpr std::uint64_t kPartOfMost = 512;  // ... and never more of what the pool may have
 constexpr std::uint64_t kPartOfHeldInHurry = 64;
 constexpr std::uint64_t kLeastPiece = std::uint64_t{4} << 20;
@@ -78,9 +78,8 @@ std::uint64_t DeviceMemory::may_grow() const {
 }
 
 std::uint64_t DeviceMemory::piece_bytes(std::uint64_t bytes, Thrift thrift) const {
-    const std::uint64_t by_held = thrift == Thrift::none
-                                      ? mapped() / kPartOfHeldInHurry
-                                      : std::min(mapped() / kPartOfHeld, kMostPiece / 2);
+    const std::uint64_t by_held =
+        thrift == Thrift::none ? mapped() / kPartOfHeldInHurry : mapped() / kPartOfHeld;
     const std::uint64_t part = most_bytes_ / kPartOfMost / kPage * kPage;
     const std::uint64_t least = std::clamp(2 * part, kPage, kLeastPiece);
     return std::clamp(round_up(std::max(bytes / kPartOfNeed, by_held), kPage), least,
@@ -288,7 +287,8 @@ void DeviceMemory::map_ahead() {
     if (free < total / 16) return;
     const std::uint64_t address = addresses_->take(bytes);
     Failure why;
-    if (address == 0 || !pieces_->map(address, {}, bytes, bytes, why)) return;
+    if (address == 0 || !pieces_->map(address, {}, bytes, piece_bytes(bytes, Thrift::earned), why))
+        return;
     ahead_wanted_ = false;
     note_growth();
     give_idle_extent({address, bytes});

@@ -20,9 +20,10 @@ namespace {
 constexpr const char* kAddresses = "addresses of the pool";
 // The addresses behind a range that is lengthened have room for one piece more than is needed.
 constexpr std::uint64_t kSlack = std::uint64_t{64} << 20;
-// Pieces that a request of up to 1 GiB moves while new memory may be had, larger ones in
-// proportion: about 3 ms on an H200. The next requests move others.
-constexpr std::size_t kMostMoved = 80;
+// Pieces that a request moves while new memory may be had: so many, about 2.4 ms on an H200, for each
+// GiB that it asks for, or each 3 GiB that the pool holds. The next requests move others.
+constexpr std::size_t kMostMoved = 64;
+constexpr std::uint64_t kHeldForThat = 3;
 // Requests of less than a page grow by this part of what the pool holds.
 constexpr std::uint64_t kPartForSmall = 1024;
 // Moving pieces and collecting from caches costs time where growth costs memory. A program whose
@@ -133,7 +134,8 @@ void DeviceMemory::choose_pieces(Move& move, FreeRanges* own, std::uint64_t byte
 void DeviceMemory::choose_moves(Move& move, FreeRanges* own, std::uint64_t need, Thrift thrift) {
     const bool short_of_memory = need > may_grow();
     if (thrift == Thrift::none && !short_of_memory) return;
-    const auto most = std::max<std::size_t>(kMostMoved, need * kMostMoved >> 30);
+    const std::uint64_t part = std::max(need, mapped() / kHeldForThat);
+    const auto most = std::max<std::size_t>(kMostMoved, part * kMostMoved >> 30);
     choose_pieces(move, own, need, thrift == Thrift::must ? kEveryMapping : most);
     if (short_of_memory && need > move.moved + may_grow()) {
         choose_pieces(move, own, need, kEveryMapping);
