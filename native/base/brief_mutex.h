@@ -2,7 +2,6 @@
 // some microseconds before it sleeps.
 #pragma once
 
-#include <atomic>
 #include <mutex>
 
 namespace vramkit {
@@ -10,29 +9,18 @@ namespace vramkit {
 class BriefMutex {
   public:
     void lock() {
-        if (mutex_.try_lock()) return;
-        waiting_.fetch_add(1, std::memory_order_relaxed);
-        lock_after_wait();
-        waiting_.fetch_sub(1, std::memory_order_relaxed);
+        for (int tries = 0; tries < kTries; ++tries) {
+            if (mutex_.try_lock()) return;
+            __builtin_ia32_pause();
+        }
+        mutex_.lock();
     }
-    // Whether other threads wait for it now.
-    bool is_contended() const { return waiting_.load(std::memory_order_relaxed) > 0; }
     bool try_lock() { return mutex_.try_lock(); }
     void unlock() { mutex_.unlock(); }
 
   private:
     static constexpr int kTries = 100;
-
-    void lock_after_wait() {
-        for (int tries = 1; tries < kTries; ++tries) {
-            __builtin_ia32_pause();
-            if (mutex_.try_lock()) return;
-        }
-        mutex_.lock();
-    }
-
     std::mutex mutex_;
-    std::atomic<int> waiting_{0};
 };
 
 }  // namespace vramkit

@@ -22,7 +22,7 @@ constexpr std::int64_t kStreamNs = 1'000;
 constexpr std::int64_t kThreadNs = 2'000;
 // On the host for all streams, before a request fails.
 constexpr int kWaits = 3;
-// For so long after threads had to wait for each other, memory is taken rather than time.
+// For so long after threads met here, memory is taken rather than time.
 constexpr std::int64_t kHurryNs = 5'000'000;
 
 }  // namespace
@@ -65,18 +65,12 @@ ThreadCache* Pool::cache_of(const StreamRef& stream, Failure& why) {
 
 BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_wait,
                            Failure& why) {
-    bool in_step = maintenance_.is_in_step();
-    std::unique_lock guard(lock_, std::try_to_lock);
-    in_step = in_step || maintenance_.is_in_step();
-    const bool waited = !guard.owns_lock();
-    if (waited) guard.lock();
+    const Crowd::Member member(crowd_);
+    std::unique_lock guard(lock_);
     if (!is_open(why)) return {};
     const SlowPathScope scope = parts_.card.enter();
     DeviceMemory& memory = parts_.memory;
-    // Maintenance has time: nobody hurries for it.
-    if ((waited || lock_.is_contended()) && !in_step) {
-        hurry_until_ = parts_.card.now() + kHurryNs;
-    }
+    if (member.has_company()) hurry_until_ = parts_.card.now() + kHurryNs;
     // The stream was given to this call, so its handle is valid: record a fence behind its blocks
     // that have none, so that other streams can take them.
     const auto record_fence = [&] {

@@ -36,6 +36,7 @@
 #include "pool/maintenance/maintenance.h"
 #include "pool/parts.h"
 #include "pool/report/layout.h"
+#include "pool/threads/crowd.h"
 #include "pool/types.h"
 
 namespace vramkit::pool {
@@ -193,11 +194,12 @@ class Pool final : public Resource {
     alignas(64) Parts parts_;
     alignas(64) mutable BriefMutex lock_;
     std::vector<std::unique_ptr<ClassMap>> class_maps_;  // every one that was ever in force
-    std::int64_t hurry_until_ = 0;  // threads waited for the lock (malloc_slow)
-    std::size_t next_other_ = 0;    // the stream looked at last for its memory
-    Counters before_;               // all counters at the last reset
-    std::mutex closing_;            // of close(); before the lock
-    Maintenance maintenance_;       // last: its thread ends first
+    Crowd crowd_;                                        // threads in malloc_slow
+    std::int64_t hurry_until_ = 0;                       // since they met there
+    std::size_t next_other_ = 0;                         // the stream looked at last for its memory
+    Counters before_;                                    // all counters at the last reset
+    std::mutex closing_;                                 // of close(); before the lock
+    Maintenance maintenance_;                            // last: its thread ends first
 };
 
 }  // namespace vramkit::pool

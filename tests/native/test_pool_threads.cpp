@@ -433,7 +433,7 @@ TEST(a_malloc_beside_steps_takes_no_more_than_it_needs) {
     for (std::size_t i = 0; i < kBlocks; ++i) blocks.push_back(must_malloc(*pool, kPage, stream));
     ended = true;
     steps.join();
-    CHECK(pool->stats().device_growths > kBlocks / 2);  // with larger steps: an 8th
+    CHECK(pool->stats().device_growths >= kBlocks);  // with larger steps: an 8th
     for (const std::uint64_t block : blocks) must_free(*pool, block);
     must_free(*pool, held);
 }

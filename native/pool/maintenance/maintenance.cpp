@@ -13,23 +13,9 @@ constexpr std::int64_t kMillisecond = 1'000'000;
 constexpr std::int64_t kSoon = 2 * kMillisecond;
 constexpr std::int64_t kSeldom = 60'000 * kMillisecond;
 
-class InStep {
-  public:
-    explicit InStep(std::atomic<int>& steps) : steps_(steps) {
-        steps_.fetch_add(1, std::memory_order_relaxed);
-    }
-    InStep(const InStep&) = delete;
-    InStep& operator=(const InStep&) = delete;
-    ~InStep() { steps_.fetch_sub(1, std::memory_order_relaxed); }
-
-  private:
-    std::atomic<int>& steps_;
-};
-
 }  // namespace
 
 bool Maintenance::step() {
-    const InStep in_step(steps_);
     std::unique_lock guard(lock_);
     parts_.direct.free_ended(guard);
     if (closed_.load(std::memory_order_acquire)) return false;

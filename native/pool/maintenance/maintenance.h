@@ -23,8 +23,6 @@ class Maintenance {
     // One round: gives idle memory back after its decay time, joins fragmented idle memory, and
     // maps memory ahead if that is wanted. True: fences are pending, call again soon.
     bool step();
-    // A thread is in step() now: has the pool's lock, or waits for it. From any thread.
-    bool is_in_step() const { return steps_.load(std::memory_order_relaxed) > 0; }
     // With the pool's lock, after memory may have been taken from the driver: starts or wakes the
     // thread, if the pool has one.
     void notice();
@@ -45,7 +43,6 @@ class Maintenance {
     BriefMutex& lock_;
     const std::atomic<bool>& closed_;
     const ForkGuard fork_;
-    std::atomic<int> steps_{0};                      // threads in step()
     std::int64_t next_decay_ = 0, next_defrag_ = 0;  // 0: at the next step
     std::uint64_t largest_before_ = 0;               // of the interval before
     BackgroundThread thread_;                        // last: it ends first
