@@ -264,6 +264,24 @@ def test_steps_of_changing_sizes_hold_little_more_than_they_use(
 
 
 @pytest.mark.sim_only
+def test_what_the_thread_keeps_is_joined_before_a_large_range_is_cut(
+    pool: Pool, sim: Simulator, stream: Stream
+) -> None:
+    blocks = [pool.malloc(MIB, stream) for _ in range(4)]
+    large = pool.malloc(16 * MIB, stream)
+    last = pool.malloc(MIB, stream)
+    for address in (large, blocks[1], blocks[2]):  # the small ones stay in the thread cache
+        pool.free(address)
+    calls(sim)
+    joined = pool.malloc(2 * MIB, stream)
+    assert joined == blocks[1]
+    assert pool.malloc(16 * MIB, stream) == large
+    assert calls(sim) == {}
+    for address in (joined, large, last, blocks[0], blocks[3]):
+        pool.free(address)
+
+
+@pytest.mark.sim_only
 def test_a_small_block_keeps_one_piece_of_a_large_one(
     shared: Pool, device: Device, stream: Stream
 ) -> None:

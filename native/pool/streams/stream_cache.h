@@ -99,11 +99,12 @@ class StreamCache {
     // A large block of exactly so many bytes, for the stream itself: one that has its size, or the
     // best fit after neighbours were joined. No driver call.
     BlockRef take_range(std::uint64_t wanted) {
-        Slab* range = ranges.take_exact(wanted);
-        if (range == nullptr && ranges.bytes() >= wanted && !keeps_blocks) {
-            range = ranges.take_best(wanted);
-        }
-        return {range, 0};
+        Slab* const range = ranges.take_exact(wanted);
+        return range != nullptr ? BlockRef{range, 0} : take_best(wanted);
+    }
+    BlockRef take_best(std::uint64_t wanted) {
+        if (keeps_blocks || ranges.bytes() < wanted) return {};
+        return {ranges.take_best(wanted), 0};
     }
     // A block for the stream itself.
     BlockRef take_own(ClassIndex index, std::uint64_t wanted) {

@@ -198,7 +198,15 @@ BlockRef ThreadCaches::refill(ThreadCache& cache, ClassIndex index, std::uint64_
     StreamCache& stream_cache = *cache.stream_cache;
     const std::lock_guard guard(stream_cache.lock);
     if (stream_cache.ended) return {};
-    const BlockRef first = stream_cache.take_own(index, bytes);
+    // One that thread caches do not keep.
+    const bool large =
+        is_range(index) && index >= cache.first_large.load(std::memory_order_relaxed);
+    BlockRef first = large ? BlockRef{stream_cache.ranges.take_exact(bytes), 0}
+                           : stream_cache.take_own(index, bytes);
+    if (large && first.slab == nullptr) {
+        give_up_ranges(cache, stream_cache);
+        first = stream_cache.take_best(bytes);
+    }
     if (first.slab == nullptr) return {};
     ++stream_cache.hits;
     if (is_range(index)) return first;
@@ -210,6 +218,17 @@ BlockRef ThreadCaches::refill(ThreadCache& cache, ClassIndex index, std::uint64_
         cache.keep(block);
     }
     return first;
+}
+
+// Before a large range is cut: with what the thread keeps, neighbours may be joined to a better
+// fit.
+void ThreadCaches::give_up_ranges(ThreadCache& cache, StreamCache& stream_cache) {
+    const ThreadCache::Entered entered(cache);
+    for (; cache.top >= kFirstRange; --cache.top) {
+        ThreadCache::Bin& bin = cache.bins[cache.top];
+        cache.bytes -= stream_cache.put(cache.top, {bin.blocks.data(), bin.blocks.size()});
+        bin.drop_oldest(static_cast<std::uint32_t>(bin.blocks.size()));
+    }
 }
 
 bool ThreadCaches::evict_excess(ThreadCache& cache, ClassIndex full) {

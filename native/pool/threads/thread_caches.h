@@ -80,6 +80,7 @@ class ThreadCaches {
   private:
     ThreadCache* make(std::uint32_t number);
     void set_bounds(ThreadCache& cache, std::size_t caches_of_thread) const;
+    static void give_up_ranges(ThreadCache& cache, StreamCache& stream_cache);
     template <class Move>
     void evict_bytes(ThreadCache& cache, std::uint64_t most, Move move);
 
