@@ -23,6 +23,7 @@ from vramkit.driver import Device, Stream
 
 GIB = 1 << 30
 WORK_NS = 1000  # of the kernel behind each allocation, with work_every
+EVENTS_AT_ONCE = 16  # whose time passes at once, with event_us
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -65,6 +66,7 @@ class Player:
         *,
         free_with_stream: bool = False,
         work_every: int | None = None,
+        event_us: float = 0,
     ) -> None:
         self._events = trace.events
         self._sizes = trace.sizes
@@ -75,6 +77,8 @@ class Player:
         self._malloc: Callable[[int, Stream], int] = (
             pool.malloc if work_every is None else with_work(pool, work_every)
         )
+        if event_us:
+            self._malloc = with_time(self._malloc, pool.device, event_us)
 
     def play(self, start: int, end: int) -> None:
         """The events from `start` up to `end`."""
@@ -160,6 +164,24 @@ def with_work(pool: Pool, every: int) -> Callable[[int, Stream], int]:
     return malloc
 
 
+def with_time(
+    malloc: Callable[[int, Stream], int], device: Device, event_us: float
+) -> Callable[[int, Stream], int]:
+    """The same with simulated time between: a free and a malloc take `event_us` each."""
+    sim = device.driver.sim
+    assert sim is not None
+    calls = 0
+
+    def timed(size: int, stream: Stream) -> int:
+        nonlocal calls
+        calls += 1
+        if calls % EVENTS_AT_ONCE == 0:
+            sim.advance(2 * EVENTS_AT_ONCE * event_us * 1e-6)
+        return malloc(size, stream)
+
+    return timed
+
+
 def owner(event: int, thread_of: Sequence[int]) -> int:
     return thread_of[event if event >= 0 else ~event]
 
@@ -203,11 +225,13 @@ def replay(
     threads: int = 1,
     seed: int = 1,
     work_every: int | None = None,
+    event_us: float = 0,
 ) -> Replayed:
     """Replays a trace on a pool of its own, without a background thread.
 
     With `streams` the blocks are dealt at random over that many, else they are on the streams of
-    the trace. Over several threads they are dealt at random too, whatever their streams. Raises
+    the trace. Over several threads they are dealt at random too, whatever their streams. With
+    `event_us` simulated time passes: a pool spends a part of it on memory. Raises
     OutOfMemoryError if the trace does not come to its end.
     """
     sim = device.driver.sim
@@ -217,7 +241,7 @@ def replay(
     with ExitStack() as stack:
         pool = stack.enter_context(Pool(device=device, background=False, limit=limit))
         made = [stack.enter_context(device.stream()) for _ in range(count)]
-        player = Player(trace, pool, made, stream_of, work_every=work_every)
+        player = Player(trace, pool, made, stream_of, work_every=work_every, event_us=event_us)
         stack.callback(player.release)
         sim.reset_call_counts()
         start = time.perf_counter()

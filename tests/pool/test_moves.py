@@ -113,6 +113,28 @@ def test_the_largest_pieces_move_first(pool: Pool, sim: Simulator, stream: Strea
     free(pool, [blocks[10], last, rest, moved])
 
 
+def test_the_last_piece_is_the_smallest_that_will_do(pool: Pool, stream: Stream) -> None:
+    sizes = [SIZE, SIZE, 2 * MIB, SIZE, SIZE, SIZE]
+    blocks = [pool.malloc(size, stream) for size in sizes]
+    free(pool, blocks[::2])
+    moved = pool.malloc(6 * MIB, stream)
+    assert pool.stats().remapped_bytes == 6 * MIB
+    assert pool.stats().reserved == sum(sizes)
+    free(pool, [moved, *blocks[1::2]])
+
+
+def test_addresses_between_blocks_are_filled(pool: Pool, stream: Stream) -> None:
+    blocks = pieces(pool, 8, stream)
+    free(pool, [blocks[1], blocks[3]])
+    moved = pool.malloc(2 * SIZE, stream)
+    assert moved == blocks[7] + SIZE
+    pool.step()  # the old mappings are gone
+    pool.free(blocks[0])
+    filling = pool.malloc(2 * SIZE, stream)
+    assert filling == blocks[0]
+    free(pool, [moved, filling, blocks[2], *blocks[4:]])
+
+
 MOST = 64  # pieces that a request moves if it need not
 
 

@@ -35,7 +35,7 @@ TRACES = sorted(EXPANDABLE_GB)
 MOST = dict.fromkeys(TRACES, 1.06) | {"continuous_batching": 1.12}
 MOST_OF_EXPANDABLE = 1.02
 # ... with the blocks dealt at random over 4 streams, and over 4 threads.
-MOST_DEALT = dict.fromkeys(TRACES, 1.08) | {"continuous_batching": 1.18}
+MOST_DEALT = dict.fromkeys(TRACES, 1.08) | {"continuous_batching": 1.17}
 # A limit with which the trace still runs to its end, of what was held without one.
 ROOM = 1.02
 
@@ -76,5 +76,6 @@ def test_a_limit_just_above_what_was_held_is_enough(name: str, device: Device) -
 
 @pytest.mark.parametrize("name", TRACES)
 def test_blocks_on_several_streams_and_threads(name: str, device: Device) -> None:
-    result = replay(recorded(name), device, streams=4, threads=4)
+    """As fast as an allocation or a free every 20 us; the programs took longer for theirs."""
+    result = replay(recorded(name), device, streams=4, threads=4, event_us=20)
     assert result.peak_held <= MOST_DEALT[name] * result.peak_in_use

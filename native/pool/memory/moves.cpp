@@ -18,10 +18,11 @@ namespace vramkit::pool {
 namespace {
 
 constexpr const char* kAddresses = "addresses of the pool";
-// The addresses behind a range that is lengthened have room for one piece more than is needed.
+// If no new memory may be taken, what moves may have one piece more than is needed: the addresses
+// behind a range that is lengthened have room for it.
 constexpr std::uint64_t kSlack = std::uint64_t{64} << 20;
-// Pieces that a request moves while new memory may be had: so many, about 2.4 ms on an H200, for each
-// GiB that it asks for, or each 3 GiB that the pool holds. The next requests move others.
+// Pieces that a request moves while new memory may be had: so many, about 2.4 ms on an H200, for
+// each GiB that it asks for, or each 3 GiB that the pool holds. The next requests move others.
 constexpr std::size_t kMostMoved = 64;
 constexpr std::uint64_t kHeldForThat = 3;
 // Requests of less than a page grow by this part of what the pool holds.
@@ -50,10 +51,11 @@ struct DeviceMemory::Move {
     };
     Slab* base = nullptr;  // is lengthened
     bool own_base = false;
-    std::vector<Run> runs;        // by range, and by address
-    std::vector<Mapping> pieces;  // of the runs
-    std::uint64_t moved = 0;      // their bytes
-    std::uint64_t create = 0;     // new bytes behind them
+    std::uint64_t room = FreeRanges::kAll;  // addresses behind it
+    std::vector<Run> runs;                  // by range, and by address
+    std::vector<Mapping> pieces;            // of the runs
+    std::uint64_t moved = 0;                // their bytes
+    std::uint64_t create = 0;               // new bytes behind them
     std::uint64_t most_piece = kPage;
     Ranges::Spare spare;  // for what is left of the ranges
 
@@ -76,18 +78,20 @@ struct DeviceMemory::Move {
 
 // The largest free range with addresses behind it that nothing is mapped at.
 void DeviceMemory::choose_base(Move& move, std::uint64_t bytes, const FreeRanges* own) const {
+    const std::uint64_t slack = bytes > may_grow() ? kSlack : 0;
     for (const auto& [begin, hole] : addresses_->holes().ranges()) {
         Slab* const of_own = own != nullptr ? ranges_->before(begin, own) : nullptr;
         Slab* const range = of_own != nullptr ? of_own : ranges_->before(begin, idle_.get());
         if (range == nullptr) continue;
-        if (range->bytes >= bytes || hole < bytes - range->bytes + kSlack) continue;
+        if (range->bytes >= bytes || hole < bytes - range->bytes + slack) continue;
         if (move.base != nullptr && move.base->bytes >= range->bytes) continue;
         move.base = range;
         move.own_base = range == of_own;
+        move.room = hole;
     }
 }
 
-// The largest pieces, until they have so many bytes.
+// The largest pieces until they have so many bytes, and the smallest that will do as the last one.
 void DeviceMemory::choose_pieces(Move& move, FreeRanges* own, std::uint64_t bytes,
                                  std::size_t at_most) const {
     struct Candidate {
@@ -112,13 +116,23 @@ void DeviceMemory::choose_pieces(Move& move, FreeRanges* own, std::uint64_t byte
     std::ranges::stable_sort(candidates, std::greater{},
                              [](const Candidate& each) { return each.mapping.piece.bytes; });
     move.stay();
-    std::size_t chosen = 0;
-    for (; chosen < std::min(candidates.size(), at_most) && move.moved < bytes; ++chosen) {
-        move.moved += candidates[chosen].mapping.piece.bytes;
+    std::vector<Candidate> chosen;
+    for (auto next = candidates.begin(); next != candidates.end(); ++next) {
+        if (chosen.size() >= at_most || move.moved >= bytes) break;
+        const auto down_to = [&](std::uint64_t least) {
+            return std::partition_point(next, candidates.end(), [&](const Candidate& each) {
+                return each.mapping.piece.bytes >= least;
+            });
+        };
+        const auto enough = down_to(bytes - move.moved);
+        if (enough != next) next = down_to(std::prev(enough)->mapping.piece.bytes + 1);
+        const std::uint64_t piece = next->mapping.piece.bytes;
+        if (piece > move.room - move.moved) continue;
+        move.moved += piece;
+        chosen.push_back(*next);
     }
-    candidates.resize(chosen);
-    std::ranges::sort(candidates, {}, [](const Candidate& each) { return each.mapping.address; });
-    for (const auto& [range, is_own, mapping] : candidates) {
+    std::ranges::sort(chosen, {}, [](const Candidate& each) { return each.mapping.address; });
+    for (const auto& [range, is_own, mapping] : chosen) {
         move.pieces.push_back(mapping);
         const std::uint64_t piece = mapping.piece.bytes;
         if (!move.runs.empty() && move.runs.back().range == range &&
@@ -266,7 +280,9 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
             const std::uint64_t least = thrift == Thrift::none
                                             ? move.most_piece
                                             : round_up(mapped() / kPartForSmall, kPage);
-            move.create = std::max(move.create, std::min({least, move.most_piece, may_grow()}));
+            move.create =
+                std::max(move.create,
+                         std::min({least, move.most_piece, may_grow(), move.room - move.moved}));
         }
         take_out(move, own.get());
     }
