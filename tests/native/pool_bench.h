@@ -135,6 +135,14 @@ inline void check_nothing_left() {
     }
 }
 
+// A pool that has no more than this, and whose frees all spill. 0: no limit.
+inline Config limited(std::uint64_t mebibytes) {
+    Config config;
+    config.limit = mebibytes * kMiB;
+    config.thread_cache_max_blocks = 0;
+    return config;
+}
+
 // Without its thread: most tests count calls.
 inline std::shared_ptr<Pool> open_pool(const Card& card, Config config = {},
                                        bool background = false) {
