@@ -98,9 +98,17 @@ class Player:
         self.play(0, len(self._events))
 
     def play_on_threads(self, thread_of: Sequence[int], count: int) -> None:
-        """New threads, which end with the trace. Each block is allocated and freed by its own
-        thread; one thread at a time runs, so that the order is that of the trace. The first
-        error is raised here."""
+        """Each block is allocated and freed by its own thread."""
+        self._share([owner(event, thread_of) for event in self._events], count)
+
+    def play_in_turns(self, turn: int, count: int) -> None:
+        """Threads take turns of so many events: most blocks that live longer than a turn are
+        freed by another thread. PyTorch does so with its main thread and that of autograd."""
+        self._share([index // turn % count for index in range(len(self._events))], count)
+
+    def _share(self, owners: Sequence[int], count: int) -> None:
+        """Each event on its thread. New threads, which end with the trace; one at a time runs, so
+        that the order is that of the trace. The first error is raised here."""
         turns = [threading.Lock() for _ in range(count)]
         for turn in turns:
             turn.acquire()
@@ -121,11 +129,11 @@ class Player:
                     return
                 turns[following].release()
 
-        shares = shared_out(self._events, thread_of, count)
+        shares = shared_out(owners, count)
         threads = [threading.Thread(target=work, args=(index,)) for index in range(count)]
         for thread in threads:
             thread.start()
-        turns[first_owner(self._events, thread_of)].release()
+        turns[owners[0]].release()
         for thread in threads:
             wait_for_its_end(thread)
         if failures:
@@ -186,22 +194,15 @@ def owner(event: int, thread_of: Sequence[int]) -> int:
     return thread_of[event if event >= 0 else ~event]
 
 
-def first_owner(events: Sequence[int], thread_of: Sequence[int]) -> int:
-    return owner(events[0], thread_of)
-
-
-def shared_out(
-    events: Sequence[int], thread_of: Sequence[int], count: int
-) -> list[list[tuple[int, int, int]]]:
+def shared_out(owners: Sequence[int], count: int) -> list[list[tuple[int, int, int]]]:
     """For each thread its runs of events: start, end, and the thread whose turn is next."""
     shares: list[list[tuple[int, int, int]]] = [[] for _ in range(count)]
-    start, current = 0, first_owner(events, thread_of)
-    for index, event in enumerate(events):
-        thread = owner(event, thread_of)
+    start, current = 0, owners[0]
+    for index, thread in enumerate(owners):
         if thread != current:
             shares[current].append((start, index, thread))
             start, current = index, thread
-    shares[current].append((start, len(events), current))
+    shares[current].append((start, len(owners), current))
     return shares
 
 
@@ -223,6 +224,7 @@ def replay(
     limit: int | None = None,
     streams: int | None = None,
     threads: int = 1,
+    turn: int | None = None,
     seed: int = 1,
     work_every: int | None = None,
     event_us: float = 0,
@@ -230,9 +232,10 @@ def replay(
     """Replays a trace on a pool of its own, without a background thread.
 
     With `streams` the blocks are dealt at random over that many, else they are on the streams of
-    the trace. Over several threads they are dealt at random too, whatever their streams. With
-    `event_us` simulated time passes: a pool spends a part of it on memory. Raises
-    OutOfMemoryError if the trace does not come to its end.
+    the trace. Over several threads they are dealt at random too, whatever their streams; with
+    `turn` the threads take turns of so many events instead. With `event_us` simulated time passes:
+    a pool spends a part of it on memory. Raises OutOfMemoryError if the trace does not come to its
+    end.
     """
     sim = device.driver.sim
     assert sim is not None
@@ -247,6 +250,8 @@ def replay(
         start = time.perf_counter()
         if threads == 1:
             player.play_all()
+        elif turn is not None:
+            player.play_in_turns(turn, threads)
         else:
             player.play_on_threads(dealt(trace, threads, seed + 1), threads)
         seconds = time.perf_counter() - start

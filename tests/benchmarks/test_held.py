@@ -199,6 +199,19 @@ def test_threads_keep_the_order_of_the_trace_and_their_own_blocks() -> None:
     assert len(pairs) == len(set(owners)) == 4
 
 
+def test_threads_take_turns_in_the_order_of_the_trace() -> None:
+    trace = random_trace()
+    alone, together = Recorder(), Recorder()
+    Player(trace, alone, [None]).play_all()  # type: ignore[arg-type, list-item]
+    player = Player(trace, together, [None])  # type: ignore[arg-type, list-item]
+    player.play_in_turns(100, 2)
+    assert [what for _, what in together.calls] == [what for _, what in alone.calls]
+    threads = [thread for thread, _ in together.calls]
+    first, second = threads[0], threads[100]
+    assert first != second
+    assert threads == [(first, second)[index // 100 % 2] for index in range(len(threads))]
+
+
 @pytest.mark.parametrize("fail_at", [0, 1, 200])
 def test_an_error_on_a_thread_ends_all_of_them_and_is_raised(fail_at: int) -> None:
     trace, pool = random_trace(), Recorder()

@@ -36,6 +36,9 @@ MOST = dict.fromkeys(TRACES, 1.06) | {"continuous_batching": 1.12}
 MOST_OF_EXPANDABLE = 1.02
 # ... with the blocks dealt at random over 4 streams, and over 4 threads.
 MOST_DEALT = dict.fromkeys(TRACES, 1.08) | {"continuous_batching": 1.17}
+# The smaller ones, on two threads with turns of so many events.
+TAKING_TURNS = ("continuous_batching", "lstm_text", "segmentation_multiscale")
+TURN = 1000
 # A limit with which the trace still runs to its end, of what was held without one.
 ROOM = 1.02
 
@@ -79,3 +82,11 @@ def test_blocks_on_several_streams_and_threads(name: str, device: Device) -> Non
     """As fast as an allocation or a free every 20 us; the programs took longer for theirs."""
     result = replay(recorded(name), device, streams=4, threads=4, event_us=20)
     assert result.peak_held <= MOST_DEALT[name] * result.peak_in_use
+
+
+@pytest.mark.parametrize("name", TAKING_TURNS)
+def test_two_threads_that_take_turns_on_one_stream(name: str, device: Device) -> None:
+    """As PyTorch's main thread and that of autograd do: each frees blocks of the other."""
+    result = replay(recorded(name), device, threads=2, turn=TURN)
+    assert result.streams == 1
+    assert result.peak_held <= MOST[name] * result.peak_in_use
