@@ -145,6 +145,34 @@ def test_defragment_leaves_what_is_under_way(pool: Pool, device: Device) -> None
         free(pool, blocks[1::2])
 
 
+@pytest.mark.sim(capacity="32MiB")
+def test_defragment_does_nothing_yet_where_old_mappings_have_the_addresses(
+    pool: Pool, device: Device, sim: Simulator
+) -> None:
+    size, piece = 4 * MIB, 2 * MIB
+    with device.stream() as busy:
+        with device.stream() as gone:
+            blocks = [pool.malloc(size, gone) for _ in range(5)]
+            three = [pool.malloc(size, busy) for _ in range(3)]
+            assert (pool.stats().reserved, pool.stats().pieces) == (32 * MIB, 16)
+            device.kernels.spin(10**9, stream=busy)
+            # The first and the last of the three are joined, over and over, until less than
+            # two blocks are left of the pool's addresses, which are four times the card.
+            while sim.live_objects()["mappings"] * piece <= 4 * 32 * MIB - 2 * size:
+                assert not busy.query()
+                free(pool, [three[0], three[2]])
+                free(pool, [pool.malloc(2 * size, busy), three[1]])
+                three = [pool.malloc(size, busy) for _ in range(3)]
+            free(pool, blocks[::2])
+        assert pool.defragment() == 0
+        assert pool.stats().idle == 3 * size
+        assert not busy.query()
+        busy.synchronize()
+        assert pool.defragment() == 3 * size
+        assert idle_pieces(pool) == [3 * size]
+        free(pool, [*three, *blocks[1::2]])
+
+
 @pytest.mark.parametrize(("threshold", "joined"), [(0.0, True), (0.24, True), (0.25, False)])
 def test_a_step_joins_above_the_threshold(
     pool: Pool, device: Device, threshold: float, joined: bool
