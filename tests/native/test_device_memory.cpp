@@ -162,6 +162,29 @@ TEST(addresses_left_behind_by_moves_are_used_again) {
     CHECK_EQUAL(bench.check(), std::string());
 }
 
+// Without the pool there is no thread, so whatever is unmapped here is unmapped by the request.
+TEST(requests_unmap_old_mappings_only_where_no_background_thread_does) {
+    for (const bool background : {true, false}) {
+        Config config;
+        config.background = background;
+        Memory bench(config);
+        std::vector<BlockRef> blocks;
+        for (int i = 0; i < 16; ++i) blocks.push_back(bench.make(4 * kMiB));
+        gpu::sim().reset_call_counts();
+        for (std::size_t first = 0; first < blocks.size(); first += 4) {
+            bench.memory.give_idle(blocks[first]);
+            bench.memory.give_idle(blocks[first + 2]);
+            bench.make(8 * kMiB);
+        }
+        CHECK_EQUAL(bench.counters.remapped_bytes, 32 * kMiB);
+        // Those of the last request are for the next one.
+        CHECK_EQUAL(bench.card.calls("cuMemUnmap"), std::uint64_t{background ? 0u : 6u});
+        CHECK(bench.memory.unmap_old());  // as the thread does
+        CHECK_EQUAL(bench.card.calls("cuMemUnmap"), std::uint64_t{8});
+        CHECK_EQUAL(bench.check(), std::string());
+    }
+}
+
 TEST(memory_that_is_taken_at_once_is_idle_and_never_moves_or_goes) {
     Config config;
     config.nvtx = true;
