@@ -514,7 +514,7 @@ TEST(threads_and_streams_in_random_order_never_break_the_order) {
             const Stats stats = pool->stats();
             return stats.cross_stream_hits > 0 && stats.gpu_wait_hits > 0 && stats.remap_hits > 0;
         };
-        for (int turn = 0; turn < 200 && !used_all() && testing::failures_in_test() == 0; ++turn) {
+        for (int turn = 0; turn < 40 && !used_all() && testing::failures_in_test() == 0; ++turn) {
             random_order::run(card, *pool, 4, testing::rounds(25, 250));
             CHECK_EQUAL(pool->check_invariants(), std::string());
             CHECK_EQUAL(pool->stats().current_usage, std::uint64_t{0});
