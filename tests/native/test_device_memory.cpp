@@ -185,6 +185,30 @@ TEST(requests_unmap_old_mappings_only_where_no_background_thread_does) {
     }
 }
 
+// The background thread may sleep for seconds.
+TEST(requests_unmap_old_mappings_too_when_the_background_thread_leaves_many) {
+    Config config;
+    config.limit = 64 * kMiB;
+    Memory bench(config);
+    std::vector<BlockRef> blocks;  // on a piece each
+    for (int i = 0; i < 32; ++i) blocks.push_back(bench.make(kPage));
+    gpu::sim().reset_call_counts();
+    const auto old_mappings = [&] { return bench.memory.pieces().old_mappings(); };
+    std::size_t most = 0;
+    for (int round = 0; round < 100; ++round) {
+        for (std::size_t i = 0; i < blocks.size(); i += 2) bench.memory.give_idle(blocks[i]);
+        bench.memory.give_idle(bench.make(32 * kMiB));
+        for (std::size_t i = 0; i < blocks.size(); i += 2) {
+            blocks[i] = bench.memory.take_idle_range(kPage);
+            std::swap(blocks[i], blocks[i + 1]);
+        }
+        if (most < 240) CHECK_EQUAL(bench.card.calls("cuMemUnmap"), std::uint64_t{0});
+        most = std::max(most, old_mappings());
+    }
+    CHECK(most > 240 && most < 300);
+    CHECK_EQUAL(bench.check(), std::string());
+}
+
 TEST(memory_that_is_taken_at_once_is_idle_and_never_moves_or_goes) {
     Config config;
     config.nvtx = true;

@@ -66,6 +66,7 @@ class Mappings {
     // mapping is left. One whose work is not done, or that the driver refuses, goes to the end of
     // the list.
     bool unmap_old(std::size_t at_most);
+    std::size_t old_mappings() const { return old_.size(); }
     bool has_old_mapping(const Piece& piece) const { return old_mappings_.contains(piece.handle); }
 
     // Gives the handle back to the driver. False: postponed until the next unmap_old(), because the

@@ -46,6 +46,7 @@ class Pieces {
     }
     // Unmaps `at_most` old mappings, and releases postponed handles. True: none are left.
     bool unmap_old(std::size_t at_most) { return mappings_.unmap_old(at_most); }
+    std::size_t old_mappings() const { return mappings_.old_mappings(); }
     // False: an old mapping would keep the memory.
     bool may_release(const Mapping& mapping) const {
         return !mappings_.has_old_mapping(mapping.piece);
