@@ -71,6 +71,21 @@ def test_what_is_freed_in_a_capture_stays_in_use_while_its_graph_lives(
     assert marked.stats().idle > 0
 
 
+def test_in_a_capture_the_thread_keeps_its_blocks_since_none_are_joined(
+    marked: Pool, graphs: Graphs, streams: list[Stream]
+) -> None:
+    stream = Foreign(streams[0])
+    with graphs.capture(streams[0]) as graph:
+        marked.free(marked.malloc(MIB, stream), stream=stream)
+        large = marked.malloc(3 * MIB, stream)
+        hits = marked.stats().cache_hits
+        kept = marked.malloc(MIB, stream)
+        assert marked.stats().cache_hits == hits + 1
+        for address in (large, kept):
+            marked.free(address, stream=stream)
+    graph.close()
+
+
 @pytest.mark.parametrize("size", [1000, 3 * MIB])
 @pytest.mark.parametrize("raw", [False, True])
 def test_an_ordinary_block_freed_in_a_capture_stays_in_use_while_that_graph_lives(

@@ -203,7 +203,7 @@ BlockRef ThreadCaches::refill(ThreadCache& cache, ClassIndex index, std::uint64_
         is_range(index) && index >= cache.first_large.load(std::memory_order_relaxed);
     BlockRef first = large ? BlockRef{stream_cache.ranges.take_exact(bytes), 0}
                            : stream_cache.take_own(index, bytes);
-    if (large && first.slab == nullptr) {
+    if (large && first.slab == nullptr && !stream_cache.keeps_blocks) {
         give_up_ranges(cache, stream_cache);
         first = stream_cache.take_best(bytes);
     }
