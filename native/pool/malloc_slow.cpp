@@ -1,5 +1,7 @@
 // Where memory comes from when neither the thread cache nor the stream cache has a block.
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "base/rules.h"
 #include "pool/pool.h"
@@ -65,12 +67,12 @@ ThreadCache* Pool::cache_of(const StreamRef& stream, Failure& why) {
 
 BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_wait,
                            Failure& why) {
-    const Crowd::Member member(crowd_);
+    std::optional<Crowd::Member> member(std::in_place, crowd_);
     std::unique_lock guard(lock_);
     if (!is_open(why)) return {};
     const SlowPathScope scope = parts_.card.enter();
     DeviceMemory& memory = parts_.memory;
-    if (member.has_company()) hurry_until_ = parts_.card.now() + kHurryNs;
+    if (member->has_company()) hurry_until_ = parts_.card.now() + kHurryNs;
     // The stream was given to this call, so its handle is valid: record a fence behind its blocks
     // that have none, so that other streams can take them.
     const auto record_fence = [&] {
@@ -154,6 +156,7 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_
     if (may_wait && why.kind == Failure::Kind::out_of_memory) {
         // A block whose work is not done: the stream waits for it, not the host.
         if (found(take_after_gpu_wait(cache, request), &Stats::gpu_wait_hits)) return served();
+        member.reset();  // nobody hurries because of one that waits for work
         // Releases the lock: host functions in the awaited work may free. Others may take what was
         // waited for, hence more than once.
         for (int waits = 0; waits < kWaits && parts_.wait(guard); ++waits) {

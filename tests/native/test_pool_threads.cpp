@@ -4,6 +4,7 @@
 #include <mutex>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "pool_bench.h"
@@ -418,7 +419,7 @@ TEST(threads_of_several_streams_on_neighbouring_ranges) {
     check_nothing_left();
 }
 
-// Memory is taken in larger steps while threads wait for each other. A step has time.
+// Memory is taken in larger steps while several threads need some. A step has time.
 TEST(a_malloc_beside_steps_takes_no_more_than_it_needs) {
     const Card card("checker=off,data=off,capacity=8GiB");
     const auto pool = open_pool(card);
@@ -436,4 +437,30 @@ TEST(a_malloc_beside_steps_takes_no_more_than_it_needs) {
     CHECK(pool->stats().device_growths >= kBlocks);  // with larger steps: an 8th
     for (const std::uint64_t block : blocks) must_free(*pool, block);
     must_free(*pool, held);
+}
+
+// It needs memory too, but does not stand in the way.
+TEST(a_malloc_beside_one_that_waits_for_work_takes_no_more_than_it_needs) {
+    const Card card("checker=off,data=off,capacity=8GiB");
+    const auto pool = open_pool(card);
+    const StreamRef busy = card.stream(true), asks = card.stream(true), stream = card.stream(true);
+    std::vector<std::uint64_t> blocks;
+    for (int i = 0; i < 7; ++i) blocks.push_back(must_malloc(*pool, 1024 * kMiB, busy));
+    Gate gate(card, busy);
+    for (const int i : {1, 3, 5}) must_free(*pool, std::exchange(blocks[i], 0));
+    gpu::sim().reset_call_counts();
+    auto waiting = std::async(std::launch::async, [&] {
+        CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+        return must_malloc(*pool, 3072 * kMiB, asks);
+    });
+    wait_for_call(card, "cuEventSynchronize", waiting);
+    const std::uint64_t before = pool->stats().device_growths;
+    constexpr std::size_t kBlocks = 64;
+    for (std::size_t i = 0; i < kBlocks; ++i) blocks.push_back(must_malloc(*pool, kPage, stream));
+    CHECK_EQUAL(pool->stats().device_growths, before + kBlocks);  // with larger steps: an 8th
+    gate.open();
+    blocks.push_back(waiting.get());
+    for (const std::uint64_t block : blocks) {
+        if (block != 0) must_free(*pool, block);
+    }
 }
