@@ -197,7 +197,9 @@ TEST(requests_unmap_old_mappings_too_when_the_background_thread_leaves_many) {
     std::size_t most = 0;
     for (int round = 0; round < 100; ++round) {
         for (std::size_t i = 0; i < blocks.size(); i += 2) bench.memory.give_idle(blocks[i]);
+        bench.memory.take_step_wanted();
         bench.memory.give_idle(bench.make(32 * kMiB));
+        CHECK_EQUAL(bench.memory.take_step_wanted(), old_mappings() > 64);
         for (std::size_t i = 0; i < blocks.size(); i += 2) {
             blocks[i] = bench.memory.take_idle_range(kPage);
             std::swap(blocks[i], blocks[i + 1]);

@@ -41,6 +41,8 @@ int main(int argument_count, char** arguments) {
         } else {
             ++failed;
             std::fprintf(stderr, "failed: %s\n", test.name.c_str());
+            // It was noticed. What else happens without the rule says nothing, and may take long.
+            if (std::getenv("VRAMKIT_BROKEN_RULE") != nullptr) break;
         }
     }
     std::printf("%d passed, %d failed\n", passed, failed);

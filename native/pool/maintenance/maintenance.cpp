@@ -46,7 +46,7 @@ bool Maintenance::step() {
 }
 
 void Maintenance::notice() {
-    const bool grown = parts_.memory.take_grown(), wanted = parts_.memory.take_newly_wanted();
+    const bool grown = parts_.memory.take_grown(), wanted = parts_.memory.take_step_wanted();
     if (!parts_.config.background) return;
     if (wanted) {
         thread_.wake();

@@ -273,7 +273,7 @@ bool DeviceMemory::has_ahead() const {
 // So that the thread that needs the next slab finds memory mapped.
 void DeviceMemory::look_ahead() {
     if (ahead_wanted_ || has_ahead()) return;
-    ahead_wanted_ = newly_wanted_ = true;
+    ahead_wanted_ = step_wanted_ = true;
 }
 
 void DeviceMemory::map_ahead() {

@@ -97,9 +97,10 @@ class DeviceMemory {
     // Maps memory ahead of need, if that is wanted and the card has room.
     void map_ahead();
     void want_ahead(bool wanted) { ahead_wanted_ = wanted; }
-    // Since the last call: whether memory was taken from the driver; memory ahead became wanted.
+    // Since the last call: whether memory was taken from the driver; whether a step of maintenance
+    // became wanted, for memory ahead or for old mappings.
     bool take_grown() { return std::exchange(grown_, false); }
-    bool take_newly_wanted() { return std::exchange(newly_wanted_, false); }
+    bool take_step_wanted() { return std::exchange(step_wanted_, false); }
 
     // Counts memory straight from the driver, outside of our addresses (direct_blocks.h).
     void add_direct(std::uint64_t bytes);
@@ -172,7 +173,7 @@ class DeviceMemory {
     std::size_t moved_last_ = 0;  // pieces, for the last request that moved any
     bool unmaps_itself_ = false;  // old mappings: there is no background thread that does
     bool ahead_wanted_ = false;   // by map_ahead()
-    bool grown_ = false, newly_wanted_ = false;
+    bool grown_ = false, step_wanted_ = false;
 };
 
 }  // namespace vramkit::pool

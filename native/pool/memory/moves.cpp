@@ -25,10 +25,12 @@ constexpr std::uint64_t kSlack = std::uint64_t{64} << 20;
 // each GiB that it asks for, or each 3 GiB that the pool holds. The next requests move others.
 constexpr std::size_t kMostMoved = 64;
 constexpr std::uint64_t kHeldForThat = 3;
-// Old mappings that requests leave to the background thread, which may sleep for seconds. They take
-// the addresses behind free ranges, which then move instead of being lengthened: random blocks in a
-// full pool of 1 GiB moved 1.1, 1.3 and 1.8 times as many bytes with 64, 256 and any number of them
-// as with none. And when they have all addresses, one request has to unmap them all.
+// More old mappings than this wake the background thread, which may sleep for seconds.
+constexpr std::size_t kFewOld = 64;
+// Old mappings that requests leave to it. They take the addresses behind free ranges, which then
+// move instead of being lengthened: random blocks in a full pool of 1 GiB moved 1.1, 1.3 and 1.8
+// times as many bytes with 64, 256 and any number of them as with none. And when they have all
+// addresses, one request has to unmap them all.
 constexpr std::size_t kMostOld = 256;
 // Requests of less than a page grow by this part of what the pool holds.
 constexpr std::uint64_t kPartForSmall = 1024;
@@ -298,6 +300,7 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
     if (range == nullptr) return {};
     why = {};
     moved_last_ = move.pieces.size();
+    step_wanted_ |= pieces_->old_mappings() > kFewOld;
     if (range->bytes > bytes) {
         Ranges::Spare spare;
         Slab& rest = ranges_->cut(*range, bytes, spare);
