@@ -12,6 +12,23 @@
 
 using namespace bench;
 
+namespace {
+
+// What another thread may do at any time.
+void look_on(Pool& pool, const std::atomic<bool>& done, bool trims = false) {
+    for (std::uint64_t round = 0; !done; ++round) {
+        Failure why;
+        pool.layout();
+        pool.stats();
+        pool.step();
+        if (round % 16 == 0) pool.defragment(why);
+        if (trims && round % 16 == 8) pool.trim(false);
+        std::this_thread::yield();
+    }
+}
+
+}  // namespace
+
 TEST(the_pools_own_thread_beside_those_that_use_and_change_it) {
     const Card card;
     Config config;
@@ -160,16 +177,7 @@ TEST(threads_that_cut_and_join_the_large_blocks_of_one_stream) {
         const auto pool = open_pool(card, config, true);
         const StreamRef shared = card.stream(true);
         std::atomic<bool> done{false};
-        std::thread onlooker([&] {
-            for (std::uint64_t round = 0; !done; ++round) {
-                Failure why;
-                pool->layout();
-                pool->stats();
-                pool->step();
-                if (round % 16 == 0) pool->defragment(why);
-                std::this_thread::yield();
-            }
-        });
+        std::thread onlooker([&] { look_on(*pool, done); });
         std::vector<std::thread> threads;
         for (unsigned seed = 0; seed < 4; ++seed) {
             threads.emplace_back([&, seed] {
@@ -372,17 +380,7 @@ TEST(threads_of_several_streams_on_neighbouring_ranges) {
         std::vector<StreamRef> streams;
         for (int i = 0; i < 3; ++i) streams.push_back(card.stream(true));
         std::atomic<bool> done{false};
-        std::thread onlooker([&] {
-            for (std::uint64_t round = 0; !done; ++round) {
-                Failure why;
-                pool->layout();
-                pool->stats();
-                pool->step();
-                if (round % 16 == 0) pool->defragment(why);
-                if (round % 16 == 8) pool->trim(false);
-                std::this_thread::yield();
-            }
-        });
+        std::thread onlooker([&] { look_on(*pool, done, true); });
         std::vector<std::thread> threads;
         for (unsigned seed = 0; seed < 4; ++seed) {
             threads.emplace_back([&, seed] {
