@@ -19,5 +19,6 @@ void bind_device_buffer(nanobind::module_& module);
 void bind_pool(nanobind::module_& module);
 void bind_resources(nanobind::module_& module);
 void bind_checked_allocator(nanobind::module_& module);
+void bind_weights(nanobind::module_& module);
 
 }  // namespace vramkit

@@ -1,4 +1,4 @@
-// Arguments, streams and errors of native resources.
+// Arguments, streams and errors of native objects.
 #include "bindings/native_resource.h"
 
 #include <nanobind/stl/shared_ptr.h>
@@ -56,24 +56,24 @@ uint64_t pointer(nb::handle number) {
     return value;
 }
 
-NativeResource::NativeResource(std::shared_ptr<Device> device, const char* name)
+NativeObject::NativeObject(std::shared_ptr<Device> device, const char* name)
     : device_(std::move(device)),
       device_text_(nb::repr(nb::cast(device_)).c_str()),
       name_(name),
       epoch_(device_->session().epoch()) {}
 
-void NativeResource::fail(const Failure& why, const char* method) const {
+void NativeObject::fail(const Failure& why, const char* method) const {
     const std::string call = method == nullptr ? name_ : std::string(name_) + "." + method;
     raise_failure(device_->session().driver(), why, call.c_str());
 }
 
-std::string NativeResource::describe(nb::handle self, bool closed) const {
+std::string NativeObject::describe(nb::handle self, bool closed) const {
     const nb::object type = self.type().attr("__name__");
     return std::string("<") + nb::str(type).c_str() + " on " + device_text_ +
            (closed ? ", closed>" : ">");
 }
 
-void NativeResource::require_present() const {
+void NativeObject::require_present() const {
     if (gone()) {
         raise_closed("this " + std::string(name_) +
                      " is gone: the simulated GPU was reset after it was made");
@@ -84,7 +84,7 @@ void NativeResource::require_present() const {
     }
 }
 
-StreamRef NativeResource::stream(nb::handle object) const {
+StreamRef NativeObject::stream(nb::handle object) const {
     if (object.is_none()) return legacy_stream();
     StreamRef result;
     if (nb::isinstance<Stream>(object)) {

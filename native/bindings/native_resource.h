@@ -1,4 +1,4 @@
-// What the Python bindings of all resources written in C++ share: the device, the epoch that they
+// What the Python bindings of everything written in C++ share: the device, the epoch that they
 // belong to, and the conversion of arguments.
 #pragma once
 
@@ -21,27 +21,23 @@ uint64_t positive(nanobind::handle number, const char* what);
 // An address from Python; 0, which is never valid, for an integer out of range. Raises TypeError.
 uint64_t pointer(nanobind::handle number);
 
-class NativeResource {
+// Something of the engine that belongs to a device and to an epoch of its driver.
+class NativeObject {
   public:
     // `name` is what messages call it.
-    NativeResource(std::shared_ptr<Device> device, const char* name);
-    virtual ~NativeResource() = default;
-    NativeResource(const NativeResource&) = delete;
-    NativeResource& operator=(const NativeResource&) = delete;
-
-    // Raise what the Python methods of these names raise. No stream: the legacy default stream, or
-    // that of the allocation.
-    virtual uint64_t malloc(uint64_t bytes, nanobind::handle stream) = 0;
-    virtual void free(uint64_t address, std::optional<uint64_t> bytes, nanobind::handle stream) = 0;
+    NativeObject(std::shared_ptr<Device> device, const char* name);
+    NativeObject(const NativeObject&) = delete;
+    NativeObject& operator=(const NativeObject&) = delete;
 
     const std::shared_ptr<Device>& device() const { return device_; }
-    // The simulated GPU was reset, and all blocks are gone; or this is a forked child, and they are
-    // the parent's. There is nothing to free then.
+    // The simulated GPU was reset, and all that it held is gone; or this is a forked child, and it
+    // is the parent's. There is nothing to free then.
     bool lost() const { return gone() || forked(); }
     // "<Pool on <Device ...>, closed>", with the class of the Python object.
     std::string describe(nanobind::handle self, bool closed) const;
 
   protected:
+    ~NativeObject() = default;
     bool gone() const { return epoch_ != device_->session().epoch(); }
     bool forked() const { return device_->session().forked(); }
     // Raises ClosedError where it is lost.
@@ -57,6 +53,17 @@ class NativeResource {
     std::string device_text_;
     const char* name_;
     uint64_t epoch_;
+};
+
+class NativeResource : public NativeObject {
+  public:
+    using NativeObject::NativeObject;
+    virtual ~NativeResource() = default;
+
+    // Raise what the Python methods of these names raise. No stream: the legacy default stream, or
+    // that of the allocation.
+    virtual uint64_t malloc(uint64_t bytes, nanobind::handle stream) = 0;
+    virtual void free(uint64_t address, std::optional<uint64_t> bytes, nanobind::handle stream) = 0;
 };
 
 }  // namespace vramkit

@@ -1,0 +1,217 @@
+// Binds the engine that streams weights. Every call may wait for the driver's locks, so all release
+// the GIL.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/bind.h"
+#include "bindings/invoke.h"
+#include "bindings/native_resource.h"
+#include "bindings/owner.h"
+#include "bindings/wait.h"
+#include "weights/streamer.h"
+
+namespace nb = nanobind;
+
+namespace vramkit {
+namespace {
+
+using weights::GroupIndex;
+using weights::Schedule;
+using weights::Streamer;
+
+// Arguments are what vramkit.weights made of the user's: indices are in range.
+class StreamerEngine final : public NativeObject {
+  public:
+    using Source = std::tuple<std::string, uint64_t, uint64_t, uint64_t>;
+
+    StreamerEngine(std::shared_ptr<Device> given, uint64_t ring_address, uint64_t ring_bytes,
+                   const std::vector<Source>& sources, uint64_t chunk_bytes)
+        : NativeObject(std::move(given), "WeightManager") {
+        std::vector<weights::GroupSource> groups;
+        for (const auto& [name, address, source, bytes] : sources) {
+            groups.push_back({name, address, reinterpret_cast<const std::byte*>(source), bytes});
+        }
+        CUcontext context = nullptr;
+        check(device()->session().driver(), device()->context(&context),
+              "cuDevicePrimaryCtxRetain");
+        Failure why;
+        {
+            const GilReleased released;
+            engine_ =
+                Streamer::open(device()->session().shared_driver(), context,
+                               {ring_address, ring_bytes}, std::move(groups), chunk_bytes, why);
+        }
+        if (engine_ == nullptr) fail(why);
+    }
+    ~StreamerEngine() {
+        if (engine_ == nullptr) return;
+        if (ExitGate::closed() || forked()) {
+            // At exit nothing may wait for the GPU, and in a forked child it is the parent's.
+            static_cast<void>(engine_.release());
+            return;
+        }
+        if (gone()) engine_->forget();
+        const GilReleased released;
+        engine_.reset();
+    }
+
+    uint32_t add(Schedule schedule) { return engine().add(std::move(schedule)); }
+    void replace(uint32_t number, Schedule schedule) {
+        engine().replace(number, std::move(schedule));
+    }
+    void follow(uint32_t number) { engine().follow(number); }
+
+    bool enter(GroupIndex group, nb::handle on) {
+        const StreamRef ref = usable(on);
+        bool on_its_way = false;
+        attempt("wait_group_ready", [&](Streamer& streamer, Failure& why) {
+            return streamer.enter(group, ref, on_its_way, why);
+        });
+        return on_its_way;
+    }
+    void leave(GroupIndex group, nb::handle on) {
+        const StreamRef ref = usable(on);
+        attempt("release",
+                [&](Streamer& streamer, Failure& why) { return streamer.leave(group, ref, why); });
+    }
+    void prefetch(GroupIndex group, bool urgent) {
+        attempt("prefetch_group_async", [&](Streamer& streamer, Failure& why) {
+            return streamer.prefetch(group, urgent, why);
+        });
+    }
+    void ensure(GroupIndex group) {
+        CUevent event = nullptr;
+        attempt("ensure_group_on_gpu", [&](Streamer& streamer, Failure& why) {
+            event = streamer.ready(group, why);
+            return event != nullptr;
+        });
+        Device& card = *device();
+        check_call(card, call_waiting_for(card, card.call().cuEventSynchronize,
+                                          "cuEventSynchronize", card.call().cuEventQuery, event));
+    }
+    bool on_its_way(GroupIndex group) const { return engine().on_its_way(group); }
+    void pin(GroupIndex group, bool pinned) { engine().pin(group, pinned); }
+    void evict(GroupIndex group) {
+        attempt("evict",
+                [&](Streamer& streamer, Failure& why) { return streamer.evict(group, why); });
+    }
+    void synchronize() {
+        attempt("synchronize",
+                [](Streamer& streamer, Failure& why) { return streamer.synchronize(why); });
+    }
+    nb::dict counters() const {
+        const weights::Counters now = engine().counters();
+        nb::dict result;
+        result["copies"] = now.copies;
+        result["copied_bytes"] = now.copied_bytes;
+        result["misses"] = now.misses;
+        result["off_order"] = now.off_order;
+        result["left_out"] = now.left_out;
+        result["failed"] = now.failed;
+        return result;
+    }
+    std::vector<std::pair<GroupIndex, bool>> log_copies(bool on) {
+        std::vector<std::pair<GroupIndex, bool>> result;
+        for (const weights::Copied& each : engine().log_copies(on)) {
+            result.emplace_back(each.group, each.urgent);
+        }
+        return result;
+    }
+    std::pair<uint64_t, uint64_t> stream_ids() const {
+        return {engine().stream_ids()[0], engine().stream_ids()[1]};
+    }
+
+  private:
+    // Raises ClosedError after a reset of the simulated GPU, and in a forked child.
+    Streamer& engine() const {
+        require_present();
+        return *engine_;
+    }
+    StreamRef usable(nb::handle on) const {
+        require_present();
+        const StreamRef ref = stream(on);
+        if (ref.capture != 0) {
+            throw nb::value_error(
+                "the stream is being captured: streamed weights would be in the graph as they are "
+                "now; capture with the weights resident");
+        }
+        return ref;
+    }
+    template <typename Work>
+    void attempt(const char* method, const Work& work) {
+        Streamer& streamer = engine();
+        Failure why;
+        bool done;
+        {
+            const GilReleased released;
+            done = work(streamer, why);
+        }
+        if (!done) fail(why, method);
+    }
+
+    std::unique_ptr<Streamer> engine_;
+};
+
+using Lists = std::vector<std::vector<GroupIndex>>;
+
+Schedule schedule_of(std::vector<GroupIndex> order, std::vector<GroupIndex> start, Lists before,
+                     Lists after, uint32_t next) {
+    return {std::move(order), std::move(start), std::move(before), std::move(after), next};
+}
+
+}  // namespace
+
+void bind_weights(nb::module_& module) {
+    nb::class_<StreamerEngine> engine(module, "StreamerEngine");
+    engine
+        .def(nb::init<std::shared_ptr<Device>, uint64_t, uint64_t,
+                      const std::vector<StreamerEngine::Source>&, uint64_t>(),
+             nb::arg("device"), nb::arg("ring_address"), nb::arg("ring_bytes"), nb::arg("groups"),
+             nb::arg("chunk_bytes"), "Groups are (name, device address, host address, bytes).")
+        .def(
+            "add_schedule",
+            [](StreamerEngine& self, std::vector<GroupIndex> order, std::vector<GroupIndex> start,
+               Lists before, Lists after, uint32_t next) {
+                return self.add(schedule_of(std::move(order), std::move(start), std::move(before),
+                                            std::move(after), next));
+            },
+            nb::arg("order"), nb::arg("start"), nb::arg("before"), nb::arg("after"),
+            nb::arg("next"))
+        .def(
+            "replace_schedule",
+            [](StreamerEngine& self, uint32_t number, std::vector<GroupIndex> order,
+               std::vector<GroupIndex> start, Lists before, Lists after, uint32_t next) {
+                self.replace(number, schedule_of(std::move(order), std::move(start),
+                                                 std::move(before), std::move(after), next));
+            },
+            nb::arg("number"), nb::arg("order"), nb::arg("start"), nb::arg("before"),
+            nb::arg("after"), nb::arg("next"))
+        .def("follow", &StreamerEngine::follow, nb::arg("number"))
+        .def("enter", &StreamerEngine::enter, nb::arg("group"), nb::arg("stream"),
+             nb::sig("def enter(self, group: int, stream: object) -> bool"))
+        .def("leave", &StreamerEngine::leave, nb::arg("group"), nb::arg("stream"),
+             nb::sig("def leave(self, group: int, stream: object) -> None"))
+        .def("prefetch", &StreamerEngine::prefetch, nb::arg("group"), nb::arg("urgent"))
+        .def("ensure", &StreamerEngine::ensure, nb::arg("group"))
+        .def("on_its_way", &StreamerEngine::on_its_way, nb::arg("group"))
+        .def("pin", &StreamerEngine::pin, nb::arg("group"), nb::arg("pinned"))
+        .def("evict", &StreamerEngine::evict, nb::arg("group"))
+        .def("synchronize", &StreamerEngine::synchronize)
+        .def("counters", &StreamerEngine::counters, nb::sig("def counters(self) -> dict[str, int]"))
+        .def("log_copies", &StreamerEngine::log_copies, nb::arg("on"))
+        .def_prop_ro("stream_ids", &StreamerEngine::stream_ids);
+    refuse_copies(engine);
+}
+
+}  // namespace vramkit

@@ -1,0 +1,400 @@
+// Copies behind what they overwrite, streams behind the copies they use.
+#include "weights/streamer.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/rules.h"
+#include "base/scopes.h"
+
+namespace vramkit::weights {
+namespace {
+
+// The first byte of a group that another one shares; nothing: they share none. Both begin in the
+// first mapping of the ring.
+std::optional<std::uint64_t> first_shared(const Ring& ring, const GroupSource& group,
+                                          const GroupSource& other) {
+    const auto distance = (other.address + ring.bytes - group.address) % ring.bytes;
+    if (distance == 0 || ring.bytes - distance < other.bytes) return 0;
+    if (distance < group.bytes) return distance;
+    return {};
+}
+
+bool in_ring(const Ring& ring, const GroupSource& group) {
+    return group.address - ring.address < ring.bytes;
+}
+
+}  // namespace
+
+Streamer::Streamer(std::shared_ptr<Driver> driver, CUcontext context, std::uint64_t chunk_bytes)
+    : driver_(std::move(driver)),
+      call_(driver_->call()),
+      context_(context),
+      chunk_bytes_(chunk_bytes) {}
+
+std::unique_ptr<Streamer> Streamer::open(std::shared_ptr<Driver> driver, CUcontext context,
+                                         const Ring& ring, std::vector<GroupSource> groups,
+                                         std::uint64_t chunk_bytes, Failure& why) {
+    std::unique_ptr<Streamer> made(new Streamer(std::move(driver), context, chunk_bytes));
+    if (!made->make(ring, std::move(groups), why)) return nullptr;
+    return made;
+}
+
+bool Streamer::make(const Ring& ring, std::vector<GroupSource> groups, Failure& why) {
+    const SlowPathScope scope(call_, context_);
+    for (std::size_t each = 0; each < streams_.size(); ++each) {
+        unsigned long long id = 0;
+        if (failed(call_.cuStreamCreateWithPriority(&streams_[each], CU_STREAM_NON_BLOCKING, 0),
+                   "cuStreamCreateWithPriority", why) ||
+            failed(call_.cuStreamGetId(streams_[each], &id), "cuStreamGetId", why)) {
+            return false;
+        }
+        stream_ids_[each] = id;
+    }
+    groups_.reserve(groups.size());
+    for (GroupSource& source : groups) {
+        if (in_ring(ring, source) && source.bytes > ring.bytes) {
+            why = Failure::bad_value("group " + source.name + " is larger than the ring");
+            return false;
+        }
+        Group& group = groups_.emplace_back();
+        static_cast<GroupSource&>(group) = std::move(source);
+        if (failed(call_.cuEventCreate(&group.ready, CU_EVENT_DISABLE_TIMING), "cuEventCreate",
+                   why)) {
+            return false;
+        }
+    }
+    for (GroupIndex one = 0; one < groups_.size(); ++one) {
+        Group& group = groups_[one];
+        if (!in_ring(ring, group)) {
+            group.overlaps.push_back({one, 0});
+            continue;
+        }
+        for (GroupIndex other = 0; other < groups_.size(); ++other) {
+            if (!in_ring(ring, groups_[other])) continue;
+            if (const auto from = first_shared(ring, group, groups_[other])) {
+                group.overlaps.push_back({other, *from});
+            }
+        }
+        std::ranges::sort(group.overlaps, {}, &Overlap::from);
+    }
+    return true;
+}
+
+Streamer::~Streamer() {
+    if (forgotten_) return;
+    const SlowPathScope scope(call_, context_);
+    for (const CUstream stream : streams_) {
+        if (stream == nullptr) continue;
+        call_.cuStreamSynchronize(stream);
+        call_.cuStreamDestroy_v2(stream);
+    }
+    for (const Group& group : groups_) {
+        if (group.ready != nullptr) call_.cuEventDestroy_v2(group.ready);
+        for (const Use& use : group.uses) call_.cuEventDestroy_v2(use.event);
+    }
+}
+
+std::uint32_t Streamer::add(Schedule schedule) {
+    const std::lock_guard guard(lock_);
+    schedules_.push_back(std::move(schedule));
+    return static_cast<std::uint32_t>(schedules_.size() - 1);
+}
+
+void Streamer::replace(std::uint32_t number, Schedule schedule) {
+    const std::lock_guard guard(lock_);
+    schedules_[number] = std::move(schedule);
+    if (current_ == number) next_step_ = std::min(next_step_, schedules_[number].order.size());
+}
+
+void Streamer::follow(std::uint32_t number) {
+    const std::lock_guard guard(lock_);
+    current_ = number;
+    next_step_ = 0;
+}
+
+bool Streamer::enter(GroupIndex index, const StreamRef& stream, bool& on_its_way, Failure& why) {
+    const std::lock_guard guard(lock_);
+    const SlowPathScope scope(call_, context_);
+    Group& group = groups_[index];
+    const bool known = advance_to(index);
+    on_its_way = group.valid;
+    if (!group.valid) {
+        ++counters_.misses;
+        if (!fetch(index, urgent, why)) return false;
+    }
+    if (!is_broken(Rule::reader_waits_for_copy) &&
+        failed(call_.cuStreamWaitEvent(stream.handle, group.ready, 0), "cuStreamWaitEvent", why)) {
+        return false;
+    }
+    ++group.entered;
+    if (!known) return true;
+    const Schedule& schedule = schedules_[current_];
+    const std::size_t step = next_step_ - 1;
+    // What should have been on its way by now.
+    if (!on_its_way) issue(step == 0 ? schedule.start : schedule.after[step - 1]);
+    issue(schedule.before[step]);
+    return true;
+}
+
+bool Streamer::leave(GroupIndex index, const StreamRef& stream, Failure& why) {
+    const std::lock_guard guard(lock_);
+    const SlowPathScope scope(call_, context_);
+    Group& group = groups_[index];
+    if (group.entered == 0) {
+        why = Failure::bad_value("group " + group.name + " was not entered");
+        return false;
+    }
+    const auto same = [&](const Use& use) { return use.stream == stream.id; };
+    auto use = std::find_if(group.uses.begin(), group.uses.end(), same);
+    if (use == group.uses.end()) {
+        Use made{.stream = stream.id};
+        if (failed(call_.cuEventCreate(&made.event, CU_EVENT_DISABLE_TIMING), "cuEventCreate",
+                   why)) {
+            return false;
+        }
+        use = group.uses.insert(use, made);
+    }
+    if (failed(call_.cuEventRecord(use->event, stream.handle), "cuEventRecord", why)) return false;
+    use->since_copy = true;
+    group.in_order = {false, false};
+    --group.entered;
+    if (next_step_ > 0) issue(schedules_[current_].after[next_step_ - 1]);
+    return true;
+}
+
+bool Streamer::prefetch(GroupIndex index, bool at_once, Failure& why) {
+    const std::lock_guard guard(lock_);
+    if (groups_[index].valid) return true;
+    const SlowPathScope scope(call_, context_);
+    return fetch(index, at_once ? urgent : scheduled, why);
+}
+
+CUevent Streamer::ready(GroupIndex index, Failure& why) {
+    const std::lock_guard guard(lock_);
+    const SlowPathScope scope(call_, context_);
+    Group& group = groups_[index];
+    if (!group.valid && !fetch(index, urgent, why)) return nullptr;
+    return group.ready;
+}
+
+bool Streamer::on_its_way(GroupIndex group) const {
+    const std::lock_guard guard(lock_);
+    return groups_[group].valid;
+}
+
+void Streamer::pin(GroupIndex group, bool pinned) {
+    const std::lock_guard guard(lock_);
+    groups_[group].pinned = pinned;
+}
+
+bool Streamer::evict(GroupIndex index, Failure& why) {
+    const std::lock_guard guard(lock_);
+    Group& group = groups_[index];
+    if (group.entered > 0 || group.pinned) {
+        why = Failure::bad_value("group " + group.name +
+                                 (group.pinned ? " is pinned" : " is in use") +
+                                 ": release it before it is evicted");
+        return false;
+    }
+    group.valid = false;
+    return true;
+}
+
+bool Streamer::synchronize(Failure& why) {
+    std::vector<CUevent> events;
+    {
+        const std::lock_guard guard(lock_);
+        for (const Group& group : groups_) {
+            for (const Use& use : group.uses) events.push_back(use.event);
+        }
+    }
+    const SlowPathScope scope(call_, context_);
+    for (const CUstream stream : streams_) {
+        if (failed(call_.cuStreamSynchronize(stream), "cuStreamSynchronize", why)) return false;
+    }
+    for (const CUevent event : events) {
+        if (failed(call_.cuEventSynchronize(event), "cuEventSynchronize", why)) return false;
+    }
+    return true;
+}
+
+Counters Streamer::counters() const {
+    const std::lock_guard guard(lock_);
+    return counters_;
+}
+
+std::vector<Copied> Streamer::log_copies(bool on) {
+    const std::lock_guard guard(lock_);
+    logs_copies_ = on;
+    return std::exchange(copied_, {});
+}
+
+void Streamer::forget() {
+    const std::lock_guard guard(lock_);
+    forgotten_ = true;
+}
+
+// The stream comes behind the work that used the group since its copy, which waited for the copy;
+// if there is none, behind the copy.
+bool Streamer::come_behind(Group& group, CopyStream stream, Failure& why) {
+    if (group.in_order[stream]) return true;
+    bool used = false;
+    for (Use& use : group.uses) {
+        if (!use.since_copy) continue;
+        used = true;
+        if (is_broken(Rule::copy_waits_for_readers)) continue;
+        if (failed(call_.cuStreamWaitEvent(streams_[stream], use.event, 0), "cuStreamWaitEvent",
+                   why)) {
+            return false;
+        }
+    }
+    if (!used && group.copied_on != stream && !is_broken(Rule::copy_waits_for_other_copy) &&
+        failed(call_.cuStreamWaitEvent(streams_[stream], group.ready, 0), "cuStreamWaitEvent",
+               why)) {
+        return false;
+    }
+    group.in_order[stream] = true;
+    return true;
+}
+
+bool Streamer::copy(GroupIndex index, CopyStream stream, Failure& why) {
+    Group& group = groups_[index];
+    // Behind its own uses first: they are forgotten with the copy.
+    if (!come_behind(group, stream, why)) return false;
+    for (const Overlap& each : group.overlaps) groups_[each.group].valid = false;
+    for (Use& use : group.uses) use.since_copy = false;
+    group.copied_on = stream;
+    group.in_order = {stream == scheduled, stream == urgent};
+    const bool copied = copy_chunks(group, stream, why);
+    // Also behind a copy that failed: what was issued of it must be over before the next one.
+    Failure second;
+    if (failed(call_.cuEventRecord(group.ready, streams_[stream]), "cuEventRecord",
+               copied ? why : second)) {
+        // Without an event only the host can wait for it.
+        call_.cuStreamSynchronize(streams_[stream]);
+        group.in_order = {true, true};
+        return false;
+    }
+    if (!copied) return false;
+    group.valid = true;
+    ++counters_.copies;
+    counters_.copied_bytes += group.bytes;
+    if (logs_copies_) copied_.push_back({index, stream == urgent});
+    return true;
+}
+
+bool Streamer::copy_chunks(const Group& group, CopyStream stream, Failure& why) {
+    auto overlap = group.overlaps.begin();
+    for (std::uint64_t done = 0; done < group.bytes; done += chunk_bytes_) {
+        const std::uint64_t bytes = std::min(chunk_bytes_, group.bytes - done);
+        for (; overlap != group.overlaps.end() && overlap->from < done + bytes; ++overlap) {
+            Group& other = groups_[overlap->group];
+            if (&other != &group && !come_behind(other, stream, why)) return false;
+        }
+        if (failed(call_.cuMemcpyHtoDAsync_v2(group.address + done, group.source + done, bytes,
+                                              streams_[stream]),
+                   "cuMemcpyHtoDAsync", why)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+const Streamer::Group* Streamer::in_the_way(const Group& group) const {
+    for (const Overlap& overlap : group.overlaps) {
+        const Group& each = groups_[overlap.group];
+        if (&each != &group && each.valid && (each.entered > 0 || each.pinned)) return &each;
+    }
+    return nullptr;
+}
+
+bool Streamer::fetch(GroupIndex index, CopyStream stream, Failure& why) {
+    if (const Group* other = in_the_way(groups_[index]); other != nullptr) {
+        why = Failure::bad_value(
+            "group " + groups_[index].name + " needs memory that " +
+            (other->entered > 0 ? "is in use by group " : "the pinned group ") + other->name +
+            (other->entered > 0 ? ": release that first, or make the ring larger"
+                                : " holds: release that first, or make the ring larger"));
+        return false;
+    }
+    if (!copy(index, stream, why)) return false;
+    // It has the link to itself, but for what was issued before.
+    return stream == scheduled ||
+           !failed(call_.cuStreamWaitEvent(streams_[scheduled], groups_[index].ready, 0),
+                   "cuStreamWaitEvent", why);
+}
+
+// What is needed sooner is not overwritten by what is needed later.
+void Streamer::issue(const Schedule::List& list) {
+    ++lists_;
+    for (const GroupIndex index : list) {
+        Group& group = groups_[index];
+        group.listed = lists_;
+        if (group.valid) continue;
+        const bool sooner =
+            std::any_of(group.overlaps.begin(), group.overlaps.end(), [&](const Overlap& each) {
+                const Group& other = groups_[each.group];
+                return &other != &group && other.valid && other.listed == lists_;
+            });
+        if (sooner || in_the_way(group) != nullptr) {
+            ++counters_.left_out;
+            continue;
+        }
+        Failure why;
+        if (!copy(index, scheduled, why)) {
+            ++counters_.failed;
+            return;
+        }
+    }
+}
+
+bool Streamer::advance_to(GroupIndex group) {
+    if (schedules_.empty()) return false;
+    const auto order = [&](std::size_t number) -> const std::vector<GroupIndex>& {
+        return schedules_[number].order;
+    };
+    if (next_step_ == order(current_).size()) {
+        current_ = schedules_[current_].next;
+        next_step_ = 0;
+    }
+    if (next_step_ < order(current_).size() && order(current_)[next_step_] == group) {
+        ++next_step_;
+        return true;
+    }
+    ++counters_.off_order;
+    // Another step: best one that follows the same group as now, then one of this schedule, then
+    // the next one from here on.
+    const bool any_before = next_step_ > 0;
+    const GroupIndex before = any_before ? order(current_)[next_step_ - 1] : 0;
+    struct Found {
+        bool follows = false, here = false;
+        std::size_t distance = 0, step = 0;
+        std::uint32_t schedule = 0;
+    };
+    const auto better = [](const Found& one, const Found& other) {
+        if (one.follows != other.follows) return one.follows;
+        if (one.here != other.here) return one.here;
+        return one.distance < other.distance;
+    };
+    bool any = false;
+    Found best;
+    for (std::uint32_t number = 0; number < schedules_.size(); ++number) {
+        const auto& steps = order(number);
+        for (std::size_t step = 0; step < steps.size(); ++step) {
+            if (steps[step] != group) continue;
+            const Found found{step == 0 ? !any_before : any_before && steps[step - 1] == before,
+                              number == current_, (step + steps.size() - next_step_) % steps.size(),
+                              step, number};
+            if (!any || better(found, best)) best = found;
+            any = true;
+        }
+    }
+    if (!any) return false;
+    current_ = best.schedule;
+    next_step_ = best.step + 1;
+    return true;
+}
+
+}  // namespace vramkit::weights

@@ -1,0 +1,161 @@
+// Brings groups of weights to the card in stream order, ahead of their use.
+//
+// 1. A group has one address for its life. Groups of the ring share addresses: a copy of one
+//    overwrites those that overlap it.
+// 2. A stream that enters a group waits for its copy on the GPU. Each chunk of a copy waits on the
+//    GPU for the work that used what it overwrites. The host waits for nothing.
+// 3. Two streams copy: one follows the schedule, the other serves what is needed at once, and gets
+//    its turn between two chunks of the first.
+// 4. A group between enter() and leave(), or pinned, is not overwritten. A prefetch that would do
+//    so is left out; what is then missing at enter() is copied there.
+// 5. A prefetch that fails is tried again when its group is entered, and that reports the failure.
+// 6. In a pass that goes as scheduled, all driver calls are copies, events and waits for events:
+//    streams and events were made before.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/failure.h"
+#include "base/stream_ref.h"
+#include "driver/driver.h"
+#include "weights/schedule.h"
+
+namespace vramkit::weights {
+
+// Memory that is mapped twice, one mapping behind the other: a group that reaches beyond the end of
+// the ring has contiguous addresses all the same.
+struct Ring {
+    CUdeviceptr address = 0;
+    std::uint64_t bytes = 0;  // of memory; twice as many addresses
+};
+
+struct GroupSource {
+    std::string name;  // for messages
+    CUdeviceptr address = 0;
+    const std::byte* source = nullptr;  // pinned
+    std::uint64_t bytes = 0;
+};
+
+struct Counters {
+    std::uint64_t copies = 0;  // of groups
+    std::uint64_t copied_bytes = 0;
+    std::uint64_t misses = 0;     // groups that were not on their way when a stream entered them
+    std::uint64_t off_order = 0;  // groups entered out of the order of the schedule
+    std::uint64_t left_out = 0;   // prefetches that would have overwritten a group in use or pinned
+    std::uint64_t failed = 0;     // prefetches that the driver refused
+};
+
+struct Copied {
+    GroupIndex group = 0;
+    bool urgent = false;
+};
+
+class Streamer {
+  public:
+    // The context is the device's primary one. Null and the reason on failure.
+    static std::unique_ptr<Streamer> open(std::shared_ptr<Driver> driver, CUcontext context,
+                                          const Ring& ring, std::vector<GroupSource> groups,
+                                          std::uint64_t chunk_bytes, Failure& why);
+    // Waits for the copies, since they read host memory of the caller.
+    ~Streamer();
+    Streamer(const Streamer&) = delete;
+    Streamer& operator=(const Streamer&) = delete;
+
+    std::size_t size() const { return groups_.size(); }
+
+    // The number of a schedule that can be followed. Its indices must be those of groups.
+    std::uint32_t add(Schedule schedule);
+    void replace(std::uint32_t number, Schedule schedule);
+    // What comes is step 0 of this schedule.
+    void follow(std::uint32_t number);
+
+    // Work issued to the stream from now on may use the group, until leave(). `on_its_way`: it was
+    // on the card or being copied.
+    bool enter(GroupIndex group, const StreamRef& stream, bool& on_its_way, Failure& why);
+    // The work that uses the group has been issued to the stream.
+    bool leave(GroupIndex group, const StreamRef& stream, Failure& why);
+
+    // Copies the group unless it is on its way; urgent: before what the schedule asked for.
+    bool prefetch(GroupIndex group, bool urgent, Failure& why);
+    // The event behind the group's copy, for a wait on the host.
+    CUevent ready(GroupIndex group, Failure& why);
+    bool on_its_way(GroupIndex group) const;
+    void pin(GroupIndex group, bool pinned);
+    // Its bytes may be overwritten; the next use copies it again. False: it is in use or pinned.
+    bool evict(GroupIndex group, Failure& why);
+
+    // Waits on the host for all copies, and for the work that was issued before each leave().
+    bool synchronize(Failure& why);
+    Counters counters() const;
+    // Keeps the order in which groups are copied, and returns what was kept so far.
+    std::vector<Copied> log_copies(bool on);
+    // The ids of the streams that copy: the one that follows the schedule, and the urgent one.
+    const std::array<std::uint64_t, 2>& stream_ids() const { return stream_ids_; }
+    // After a reset of the simulated GPU: the driver no longer knows the streams and events.
+    void forget();
+
+  private:
+    enum CopyStream : std::uint8_t { scheduled, urgent };
+
+    // Work that used a group: an event behind it, on one stream.
+    struct Use {
+        std::uint64_t stream = 0;
+        CUevent event = nullptr;
+        bool since_copy = false;
+    };
+    // A group whose bytes another one shares, from this byte of that one on.
+    struct Overlap {
+        GroupIndex group = 0;
+        std::uint64_t from = 0;
+    };
+    struct Group : GroupSource {
+        std::vector<Overlap> overlaps;  // itself among them, in the order of their bytes
+        CUevent ready = nullptr;        // behind its last copy
+        std::vector<Use> uses;
+        bool valid = false;  // copied, or being copied, and not overwritten since
+        bool pinned = false;
+        std::uint32_t entered = 0;
+        CopyStream copied_on = scheduled;
+        // Copy streams that come behind everything that was done with it so far.
+        std::array<bool, 2> in_order{true, true};
+        std::uint64_t listed = 0;  // the last list that named it
+    };
+
+    Streamer(std::shared_ptr<Driver> driver, CUcontext context, std::uint64_t chunk_bytes);
+    bool make(const Ring& ring, std::vector<GroupSource> groups, Failure& why);
+    // With the lock, in the context.
+    bool come_behind(Group& group, CopyStream stream, Failure& why);
+    bool copy(GroupIndex index, CopyStream stream, Failure& why);
+    bool copy_chunks(const Group& group, CopyStream stream, Failure& why);
+    // A group that must stay where this one would go; null: none.
+    const Group* in_the_way(const Group& group) const;
+    bool fetch(GroupIndex index, CopyStream stream, Failure& why);
+    void issue(const Schedule::List& list);
+    // Finds the step that uses this group now. False: no schedule knows it.
+    bool advance_to(GroupIndex group);
+
+    const std::shared_ptr<Driver> driver_;
+    const DriverTable& call_;
+    const CUcontext context_;
+    const std::uint64_t chunk_bytes_;
+    mutable std::mutex lock_;
+    std::array<CUstream, 2> streams_{};
+    std::array<std::uint64_t, 2> stream_ids_{};
+    std::vector<Group> groups_;
+    std::vector<Schedule> schedules_;
+    std::uint32_t current_ = 0;  // the schedule that is followed
+    std::size_t next_step_ = 0;  // of it: those before have been entered
+    std::uint64_t lists_ = 0;    // issued so far
+    Counters counters_;
+    bool logs_copies_ = false;
+    std::vector<Copied> copied_;
+    bool forgotten_ = false;
+};
+
+}  // namespace vramkit::weights

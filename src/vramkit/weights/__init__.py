@@ -1,0 +1,12 @@
+"""Weights that do not fit the card, streamed to it ahead of their use."""
+
+from vramkit.weights.layout import BudgetError as BudgetError
+from vramkit.weights.layout import Group as Group
+from vramkit.weights.layout import Layout as Layout
+from vramkit.weights.layout import plan_layout as plan_layout
+from vramkit.weights.manager import WeightManager as WeightManager
+from vramkit.weights.manager import WeightStats as WeightStats
+from vramkit.weights.schedule import POLICIES as POLICIES
+from vramkit.weights.schedule import Policy as Policy
+from vramkit.weights.schedule import Schedule as Schedule
+from vramkit.weights.schedule import make_schedule as make_schedule
