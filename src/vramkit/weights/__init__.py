@@ -1,0 +1,1 @@
+"""Weights that are streamed through the card from host memory."""
