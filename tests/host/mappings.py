@@ -33,8 +33,8 @@ def mapped(address: int, nbytes: int) -> list[Mapping]:
 
 
 def is_mapped(address: int) -> bool:
-    """Whether there is memory, or nothing at all, at an address."""
-    return bool(mapped(address, 1))
+    """Whether a page is mapped. Allocates nothing large, which might be mapped just there."""
+    return _mincore(address, mmap.PAGESIZE, ctypes.byref(ctypes.c_ubyte())) == 0
 
 
 def resident(address: int, nbytes: int) -> int:
