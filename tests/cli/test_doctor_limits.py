@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from host.machine import write
 
 from vramkit.doctor.limits import read_limits
 
@@ -20,12 +21,6 @@ def root(tmp_path: Path) -> Path:
         "Hugepagesize:       2048 kB\n",
     )
     return tmp_path
-
-
-def write(root: Path, name: str, text: str) -> None:
-    path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
 
 
 def test_memory_and_huge_pages_come_from_meminfo(root: Path) -> None:
@@ -46,31 +41,15 @@ def test_no_cgroup_is_no_limit(root: Path) -> None:
     assert limits.host_memory() == GIB
 
 
-def test_version_two_takes_the_smallest_limit_up_the_tree(root: Path) -> None:
+def test_the_smallest_limit_of_the_groups_counts(root: Path) -> None:
     write(root, "proc/self/cgroup", "0::/system.slice/job\n")
-    write(root, "sys/fs/cgroup/system.slice/job/memory.max", "max\n")
+    write(root, "sys/fs/cgroup/system.slice/job/memory.max", "536870912\n")
     write(root, "sys/fs/cgroup/system.slice/memory.max", "268435456\n")
     limits = read_limits(root)
     assert limits.memory_limit == 256 << 20
     assert limits.memory_limit_source.startswith("cgroup v2")
     assert limits.memory_limit_source.endswith("system.slice/memory.max")
     assert limits.host_memory() == 256 << 20
-
-
-def test_version_one_has_a_number_for_no_limit(root: Path) -> None:
-    write(root, "proc/self/cgroup", "4:memory:/job\n0::/\n")
-    write(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
-    assert read_limits(root).memory_limit is None
-    write(root, "sys/fs/cgroup/memory/job/memory.limit_in_bytes", "1048576\n")
-    limits = read_limits(root)
-    assert limits.memory_limit == 1 << 20
-    assert limits.memory_limit_source.startswith("cgroup v1")
-
-
-def test_a_group_that_is_not_visible_leaves_the_mount_itself(root: Path) -> None:
-    write(root, "proc/self/cgroup", "0::/not/visible/here\n")
-    write(root, "sys/fs/cgroup/memory.max", "4096\n")
-    assert read_limits(root).memory_limit == 4096
 
 
 def test_this_machine_can_be_read() -> None:

@@ -10,3 +10,4 @@ from vramkit.weights.schedule import POLICIES as POLICIES
 from vramkit.weights.schedule import Policy as Policy
 from vramkit.weights.schedule import Schedule as Schedule
 from vramkit.weights.schedule import make_schedule as make_schedule
+from vramkit.weights.slab import Slab as Slab

@@ -1,0 +1,1 @@
+"""Tests of the host's memory; a machine laid out in a folder is shared between them."""
