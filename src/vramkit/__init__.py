@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from vramkit import lab as lab
     from vramkit import pool as pool
     from vramkit import resources as resources
+    from vramkit import weights as weights
     from vramkit.pool import Pool as Pool
+    from vramkit.weights import offload as offload
 
     __version__: str
 
@@ -24,11 +26,15 @@ __all__ = [
     "get_include",
     "get_library",
     "lab",
+    "offload",
     "pool",
     "resources",
+    "weights",
 ]
 
-_MODULES = {"driver", "lab", "pool", "resources"}
+_MODULES = {"driver", "lab", "pool", "resources", "weights"}
+
+_MEMBERS = {"Pool": "pool", "offload": "weights"}
 
 
 def get_include() -> str:
@@ -52,8 +58,8 @@ def _library_folder() -> "Path":
 def __getattr__(name: str) -> object:
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
-    if name == "Pool":
-        return import_module("vramkit.pool").Pool
+    if name in _MEMBERS:
+        return getattr(import_module(f"{__name__}.{_MEMBERS[name]}"), name)
     if name == "__version__":
         from importlib.metadata import version
 

@@ -9,7 +9,7 @@ layer that works only where the number of layers divides by the number of slots.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -75,6 +75,7 @@ def plan_layout(
     budget: int,
     ring: int | None = None,
     depth: int | None = None,
+    prefer: Collection[int] = (),
     granularity: int = 2 << 20,
 ) -> Layout:
     """Lay groups, given in the order of their use, out in `budget` bytes of the card.
@@ -82,8 +83,8 @@ def plan_layout(
     All are resident if they fit. Else the ring takes at most `ring` bytes (default: two of the
     largest layer, with which a layer is copied while another one computes), and residents take
     what is left, spaced evenly: with a run of residents the link would have nothing to do while
-    they compute. With a `depth`, so many layers beside the current one fit into the ring at once.
-    Raises BudgetError.
+    they compute. Groups whose numbers are in `prefer` are resident before others. With a `depth`,
+    so many layers beside the current one fit into the ring at once. Raises BudgetError.
     """
     if not groups:
         raise ValueError("there are no groups of weights to lay out")
@@ -99,24 +100,29 @@ def plan_layout(
     if needs.whole <= budget:
         return _lay_out(groups, sizes, [True] * len(groups), 1, granularity)
     if depth is not None:
-        return _for_depth(groups, sizes, _most(layers, depth + 1), budget, granularity)
+        return _for_depth(groups, sizes, prefer, _most(layers, depth + 1), budget, granularity)
     wanted = needs.overlap if ring is None else ring
     limit = min(wanted, budget) // granularity * granularity
     if limit < needs.largest:
         what = "budget" if ring is None or ring > budget else "ring"
         raise BudgetError(needs.refusal(what, min(wanted, budget), groups))
-    resident = _spaced(sizes, budget - limit)
+    resident = _spaced(sizes, prefer, (budget - limit) // granularity * granularity)
     streamed = _sum(sizes, resident, False)
     return _lay_out(groups, sizes, resident, -(-streamed // limit), granularity)
 
 
 def _for_depth(
-    groups: Sequence[Group], sizes: Sequence[int], least: int, budget: int, granularity: int
+    groups: Sequence[Group],
+    sizes: Sequence[int],
+    prefer: Collection[int],
+    least: int,
+    budget: int,
+    granularity: int,
 ) -> Layout:
     """The smallest ring that closes and has room for `least` bytes, residents beside it."""
-    room = budget - _rounded(least, granularity)
+    room = (budget - _rounded(least, granularity)) // granularity * granularity
     while room >= 0:
-        resident = _spaced(sizes, room)
+        resident = _spaced(sizes, prefer, room)
         laps = max(1, _sum(sizes, resident, False) // least)
         layout = _lay_out(groups, sizes, resident, laps, granularity)
         if layout.device_bytes <= budget:
@@ -167,22 +173,30 @@ def _sum(sizes: Sequence[int], resident: Sequence[bool], stays: bool) -> int:
     return sum(nbytes for nbytes, each in zip(sizes, resident, strict=True) if each is stays)
 
 
-def _spaced(sizes: Sequence[int], room: int) -> list[bool]:
-    """Residents of `room` bytes in all, in even distances by bytes."""
-    share = room / sum(sizes)
+def _spaced(sizes: Sequence[int], prefer: Collection[int], room: int) -> list[bool]:
+    """Residents of `room` bytes in all: those preferred, then others in even distances by bytes."""
     resident = [False] * len(sizes)
+
+    def stays(index: int) -> bool:
+        nonlocal room
+        if resident[index] or sizes[index] > room:
+            return False
+        resident[index] = True
+        room -= sizes[index]
+        return True
+
+    for index in prefer:
+        stays(index)
+    share = room / max(1, _sum(sizes, resident, False))
     owed = 0.0  # resident bytes that the groups so far should have had
     for index, nbytes in enumerate(sizes):
-        owed += nbytes * share
-        if owed >= nbytes / 2 and nbytes <= room:
-            resident[index] = True
-            owed -= nbytes
-            room -= nbytes
+        if not resident[index]:
+            owed += nbytes * share
+            if owed >= nbytes / 2 and stays(index):
+                owed -= nbytes
     # What is left holds more groups, the largest that fit.
     for index in sorted(range(len(sizes)), key=lambda index: -sizes[index]):
-        if not resident[index] and sizes[index] <= room:
-            resident[index] = True
-            room -= sizes[index]
+        stays(index)
     return resident
 
 

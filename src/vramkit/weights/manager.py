@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -40,7 +40,8 @@ class WeightStats(msgspec.Struct, frozen=True):
 class WeightManager(Owner):
     """Streams groups of weights through the memory of a card.
 
-    `groups` are in the order of their use. `sources` are the addresses of their bytes in pinned
+    `groups` are in the order of their use; those whose numbers are in `prefer` are resident before
+    others. `sources` are the addresses of their bytes in pinned
     host memory, which must stay valid until close(). Every group keeps its device address.
 
     A layer calls wait_group_ready() before it issues work that uses a group, and release() behind
@@ -62,6 +63,7 @@ class WeightManager(Owner):
         budget: int,
         ring: int | None = None,
         policy: str | Policy = "auto",
+        prefer: Collection[int] = (),
         chunk: int = CHUNK,
     ) -> None:
         self.device = device
@@ -75,14 +77,10 @@ class WeightManager(Owner):
             raise ValueError(f"there are {len(groups)} groups and {len(sources)} sources")
         if not (chunk := size(chunk, "chunk")) or chunk % ALIGNMENT:
             raise ValueError(f"chunk is {chunk}; it may be a multiple of {ALIGNMENT} bytes")
-        self.layout = plan_layout(
-            groups,
-            budget=size(budget, "budget"),
-            ring=ring,
-            depth=self.policy.depth,
-            granularity=device.granularity,
+        first = plan_schedule(
+            device, groups, budget=budget, ring=ring, policy=self.policy, prefer=prefer
         )
-        first = make_schedule(self.layout, range(len(groups)), self.policy)
+        self.layout = first.layout
         with ExitStack() as stack:
             self._addresses, ring_address = _place(device, self.layout, stack)
             self._engine = _core.StreamerEngine(
@@ -283,6 +281,28 @@ class WeightManager(Owner):
 
     def _memory_is_there(self) -> bool:
         return self._epoch == self.device.epoch and not self.device.forked
+
+
+def plan_schedule(
+    device: Device,
+    groups: Sequence[Group],
+    *,
+    budget: int,
+    ring: int | None = None,
+    policy: str | Policy = "auto",
+    prefer: Collection[int] = (),
+) -> Schedule:
+    """What a WeightManager with these arguments begins with. Raises what it would raise."""
+    chosen = chosen_policy(policy)
+    layout = plan_layout(
+        groups,
+        budget=size(budget, "budget"),
+        ring=None if ring is None else size(ring, "ring"),
+        depth=chosen.depth,
+        prefer=prefer,
+        granularity=device.granularity,
+    )
+    return make_schedule(layout, range(len(groups)), chosen)
 
 
 def chosen_policy(policy: str | Policy) -> Policy:

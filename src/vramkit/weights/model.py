@@ -1,0 +1,273 @@
+"""The weights of a PyTorch module, in the groups in which they are streamed.
+
+A layer is an entry of a ModuleList or of a Sequential. Each part of it that is called on its own
+and has weights worth a copy (its attention, its feed-forward) is a group. Outside of layers, each
+module that holds such weights itself is one. What is small stays on the card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from vramkit.weights.layout import ALIGNMENT, Group
+
+SMALL = 1 << 20
+"""Bytes of weights below which a module's stay on the card: a copy of its own, with two waits,
+would take longer than the 19 us of the bytes."""
+
+
+class Weight(NamedTuple):
+    """A parameter or buffer, under all the names that refer to it."""
+
+    tensor: Any
+    names: tuple[str, ...]
+    owners: tuple[tuple[Any, str], ...]
+    """Modules that have it, and the attribute."""
+    is_buffer: bool
+    offset: int = 0
+    """In its group."""
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.tensor.numel() * self.tensor.element_size())
+
+    @property
+    def version(self) -> int:
+        """Counts the writes to it; those to an inference tensor are not counted."""
+        return 0 if self.tensor.is_inference() else int(self.tensor._version)
+
+
+class Part(NamedTuple):
+    """A module whose call uses groups."""
+
+    name: str
+    module: Any
+    groups: tuple[int, ...]
+
+
+class Model(NamedTuple):
+    """`weights[i]` are those of `groups[i]`; `kept` are small, trained, or no module's own."""
+
+    groups: tuple[Group, ...]
+    weights: tuple[tuple[Weight, ...], ...]
+    parts: tuple[Part, ...]
+    kept: tuple[Weight, ...]
+
+
+class UnsupportedModel(ValueError):
+    """The model has a weight that cannot be streamed."""
+
+
+def analyse(torch: Any, model: Any, *, small: int = SMALL) -> Model:
+    """Modules with less than `small` bytes of weights keep them on the card.
+
+    Raises TypeError for what is no module, UnsupportedModel by the weight's name.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}; it may be a torch.nn.Module")
+    weights = _collect(torch, model)
+    if not weights:
+        raise ValueError(f"the {type(model).__name__} has no parameters or buffers to stream")
+    trained = _trained(weights)
+    streamable = [w for w in weights if w.tensor.numel() and id(w.tensor) not in trained]
+    _refuse(torch, streamable)
+    by_tensor = {id(weight.tensor): weight for weight in streamable}
+    groups: list[Group] = []
+    grouped: list[tuple[Weight, ...]] = []
+    parts: list[Part] = []
+    where: dict[int, int] = {}  # the group of a tensor
+    for found in _Parts(torch, model).found:
+        tensors = [id(tensor) for tensor in _tensors(found.module) if id(tensor) in by_tensor]
+        new = [by_tensor[each] for each in dict.fromkeys(tensors) if each not in where]
+        if new and sum(weight.nbytes for weight in new) >= small:
+            placed, nbytes = _place(new)
+            where.update((id(weight.tensor), len(groups)) for weight in new)
+            groups.append(Group(found.layer, found.group, nbytes))
+            grouped.append(placed)
+        used = tuple(sorted({where[each] for each in tensors if each in where}))
+        if used:
+            parts.append(Part(found.name, found.module, used))
+    kept = tuple(weight for weight in weights if id(weight.tensor) not in where)
+    return Model(tuple(groups), tuple(grouped), tuple(parts), kept)
+
+
+# Weights
+
+
+def _collect(torch: Any, model: Any) -> list[Weight]:
+    found: dict[int, Weight] = {}
+    for path, module in model.named_modules():
+        for own, is_buffer in ((module._parameters, False), (module._buffers, True)):
+            for key, tensor in own.items():
+                if tensor is None:
+                    continue
+                name = f"{path}.{key}" if path else key
+                known = found.get(id(tensor), Weight(tensor, (), (), is_buffer))
+                found[id(tensor)] = known._replace(
+                    names=(*known.names, name), owners=(*known.owners, (module, key))
+                )
+    return list(found.values())
+
+
+def _trained(weights: Sequence[Weight]) -> set[int]:
+    """Parameters that are trained while others are frozen: adapters. They stay on the card."""
+    parameters = [weight.tensor for weight in weights if not weight.is_buffer]
+    if all(tensor.requires_grad for tensor in parameters):
+        return set()  # nobody froze anything: the model as it was loaded
+    return {id(tensor) for tensor in parameters if tensor.requires_grad}
+
+
+def _refuse(torch: Any, weights: Sequence[Weight]) -> None:
+    plain = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+    spans: dict[int, list[tuple[int, int, Weight]]] = {}
+    for weight in weights:
+        tensor, name = weight.tensor, weight.names[0]
+        if tensor.is_meta:
+            raise UnsupportedModel(
+                f"{name} is on the meta device and has no values; load the weights first"
+            )
+        if type(tensor) not in plain:
+            raise UnsupportedModel(
+                f"{name} is a {type(tensor).__name__}, a kind of tensor whose bytes vramkit does "
+                "not know how to lay out"
+            )
+        if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+            raise UnsupportedModel(f"{name} is no plain strided tensor ({tensor.layout})")
+        if not _dense(tensor):
+            raise UnsupportedModel(
+                f"{name} has gaps or overlaps between its elements (shape {tuple(tensor.shape)}, "
+                f"strides {tensor.stride()}); make it contiguous first"
+            )
+        storage = tensor.untyped_storage().data_ptr()
+        begin = tensor.data_ptr()
+        spans.setdefault(storage, []).append((begin, begin + weight.nbytes, weight))
+    for inside in spans.values():
+        inside.sort(key=lambda span: span[0])
+        for (_, end, one), (begin, _, other) in pairwise(inside):
+            if begin < end:
+                raise UnsupportedModel(
+                    f"{one.names[0]} and {other.names[0]} share memory without being one tensor; "
+                    "make them one parameter, or copies"
+                )
+
+
+def _dense(tensor: Any) -> bool:
+    """Whether its elements fill a range of memory, in whatever order."""
+    expected = 1
+    for length, stride in sorted(
+        zip(tensor.shape, tensor.stride(), strict=True), key=lambda pair: pair[1]
+    ):
+        if length == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= length
+    return True
+
+
+def _place(weights: Sequence[Weight]) -> tuple[tuple[Weight, ...], int]:
+    """Offsets in one buffer, aligned as PyTorch aligns: the same kernels are chosen."""
+    placed, end = [], 0
+    for weight in weights:
+        placed.append(weight._replace(offset=end))
+        end += -(-weight.nbytes // ALIGNMENT) * ALIGNMENT
+    return tuple(placed), end
+
+
+def _tensors(module: Any) -> Iterator[Any]:
+    for each in module.modules():
+        for own in (each._parameters, each._buffers):
+            yield from (tensor for tensor in own.values() if tensor is not None)
+
+
+# Modules
+
+
+class _Found(NamedTuple):
+    name: str
+    module: Any
+    layer: int
+    group: str
+
+
+class _Parts:
+    """Walks a module in the order of its definition."""
+
+    def __init__(self, torch: Any, model: Any) -> None:
+        nn = torch.nn
+        self._uncalled = (nn.ModuleList, nn.ModuleDict)
+        self._lists = (nn.ModuleList, nn.Sequential)
+        self.found: list[_Found] = []
+        self._layers = 0
+        self._visit(model, "")
+
+    def _visit(self, module: Any, path: str) -> None:
+        if self._is_stack(module):
+            for name, child in module.named_children():
+                if any(True for _ in _tensors(child)):
+                    self._visit_layer(child, _joined(path, name))
+            return
+        children = list(module.named_children())
+        if not any(True for _, child in children for _ in _tensors(child)):
+            self._add([(path, module)])
+            return
+        # What it holds itself is in use while its children are: it stays on the card.
+        for name, child in children:
+            self._visit(child, _joined(path, name))
+
+    def _visit_layer(self, layer: Any, path: str) -> None:
+        if any(self._is_stack(each) and _alike(each) for each in layer.modules()):
+            self._visit(layer, path)
+        else:
+            parts = list(self._called(layer, path))
+            self._add(parts or [(path, layer)])
+
+    def _called(self, module: Any, path: str) -> Iterator[tuple[str, Any]]:
+        """Parts that are modules with a forward of their own."""
+        for name, child in module.named_children():
+            inside = _joined(path, name)
+            if isinstance(child, self._uncalled):
+                yield from self._called(child, inside)
+            elif any(True for _ in _tensors(child)):
+                yield inside, child
+
+    def _add(self, parts: Sequence[tuple[str, Any]]) -> None:
+        """The parts of one layer."""
+        names = _group_names([path for path, _ in parts])
+        for (path, module), name in zip(parts, names, strict=True):
+            self.found.append(_Found(path, module, self._layers, name))
+        self._layers += 1
+
+    def _is_stack(self, module: Any) -> bool:
+        return isinstance(module, self._lists) and len(module) > 1
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _alike(stack: Any) -> bool:
+    """Three or more of one class: layers, and not the parts of one."""
+    children = list(stack.children())
+    return len(children) > 2 and len({type(child) for child in children}) == 1
+
+
+_KINDS = {"attn": ("att",), "ffn": ("mlp", "ffn", "feed_forward", "moe", "expert")}
+
+
+def _group_names(paths: Sequence[str]) -> list[str]:
+    """ "attn" and "ffn" where just one part of the layer is that, else the part's own name."""
+    last = [path.rpartition(".")[2] for path in paths]
+    own = last if len(set(last)) == len(last) else list(paths)
+    names = list(own)
+    for kind, words in _KINDS.items():
+        alike = [
+            number
+            for number, word in enumerate(last)
+            if "norm" not in word.lower() and any(each in word.lower() for each in words)
+        ]
+        if len(alike) == 1 and kind not in own:
+            names[alike[0]] = kind
+    return [name or "model" for name in names]
