@@ -7,8 +7,8 @@ from vramkit.weights.layout import plan_layout as plan_layout
 from vramkit.weights.manager import WeightManager as WeightManager
 from vramkit.weights.manager import WeightStats as WeightStats
 from vramkit.weights.model import UnsupportedModel as UnsupportedModel
-from vramkit.weights.offload import Offload as Offload
-from vramkit.weights.offload import offload as offload
+from vramkit.weights.offloading import Offload as Offload
+from vramkit.weights.offloading import offload as offload
 from vramkit.weights.schedule import POLICIES as POLICIES
 from vramkit.weights.schedule import Policy as Policy
 from vramkit.weights.schedule import Schedule as Schedule

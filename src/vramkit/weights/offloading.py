@@ -118,9 +118,9 @@ class Offload:
                 for number in range(len(parsed.groups))
             ]
             for group in self._groups:
+                undo.callback(group.restore)
                 if group.resident:
                     group.settle()
-                    undo.callback(group.unsettle)
             _offloaded.add(model)
             undo.callback(_offloaded.discard, model)
             for part in parsed.parts:
@@ -326,12 +326,14 @@ class _OnCard:
         self._manager.ensure_group_on_gpu(self._group.layer, self._group.name)
         self._show(self._on_card)
 
-    def unsettle(self) -> None:
-        for weight, version, before in zip(
-            self._weights, self._written, self._in_host, strict=True
-        ):
-            if weight.version != version:
-                before.copy_(weight.tensor.data)
+    def restore(self) -> None:
+        """It is in host memory again, with what was written on the card."""
+        if self.resident:
+            for weight, version, before in zip(
+                self._weights, self._written, self._in_host, strict=True
+            ):
+                if weight.version != version:
+                    before.copy_(weight.tensor.data)
         self._show(self._in_host)
 
     def _show(self, tensors: Sequence[Any]) -> None:

@@ -1,0 +1,98 @@
+"""Small models of the families that offload() must serve, with inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+
+class Example(NamedTuple):
+    model: Any
+    inputs: dict[str, Any]
+    generates: bool
+
+
+def _tokens() -> Any:
+    return torch.randint(3, 100, (2, 7))
+
+
+def _language(kind: str, config: str, **settings: Any) -> Callable[[], Example]:
+    def make() -> Example:
+        chosen = getattr(transformers, config)(vocab_size=100, **settings)
+        model = getattr(transformers, kind)(chosen)
+        model.generation_config.pad_token_id = 0
+        model.generation_config.eos_token_id = None
+        tokens = _tokens()
+        inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        return Example(model, inputs, True)
+
+    return make
+
+
+def _t5() -> Example:
+    config = transformers.T5Config(
+        vocab_size=100, d_model=128, d_ff=512, num_layers=4, num_heads=4, d_kv=32,
+        decoder_start_token_id=0, pad_token_id=0, eos_token_id=None,
+    )  # fmt: skip
+    model = transformers.T5ForConditionalGeneration(config)
+    return Example(model, {"input_ids": _tokens(), "decoder_input_ids": _tokens()}, True)
+
+
+def _vision() -> Example:
+    config = transformers.ViTConfig(
+        hidden_size=128, intermediate_size=512, num_hidden_layers=6, num_attention_heads=4,
+        image_size=32, patch_size=8,
+    )  # fmt: skip
+    return Example(
+        transformers.ViTForImageClassification(config),
+        {"pixel_values": torch.randn(2, 3, 32, 32)},
+        False,
+    )
+
+
+_LLAMA = {
+    "hidden_size": 128,
+    "intermediate_size": 512,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+
+FAMILIES: dict[str, Callable[[], Example]] = {
+    "llama": _language("LlamaForCausalLM", "LlamaConfig", **_LLAMA),
+    "gpt2": _language("GPT2LMHeadModel", "GPT2Config", n_embd=128, n_layer=6, n_head=4),
+    "opt": _language(
+        "OPTForCausalLM",
+        "OPTConfig",
+        hidden_size=128,
+        ffn_dim=512,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        word_embed_proj_dim=128,
+    ),
+    "mixtral": _language(
+        "MixtralForCausalLM", "MixtralConfig", num_local_experts=2, num_experts_per_tok=1, **_LLAMA
+    ),
+    "t5": _t5,
+    "vit": _vision,
+}
+
+
+def example(family: str) -> Example:
+    torch.manual_seed(0)
+    made = FAMILIES[family]()
+    made.model.eval()
+    return made
+
+
+def stack(*widths: int, dtype: Any = None) -> Any:
+    """Linear layers behind each other."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(one, other, dtype=dtype) for one, other in pairwise(widths)]
+    return torch.nn.Sequential(*layers).eval()

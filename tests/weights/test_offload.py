@@ -1,0 +1,454 @@
+"""offload(): a PyTorch module in a part of the card, bit-identical, and undone on exit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from vramkit import offload
+from vramkit.driver import DriverError
+from vramkit.weights import BudgetError, UnsupportedModel
+
+from .models import FAMILIES, example, stack, torch
+
+if TYPE_CHECKING:
+    from vramkit.driver import Driver
+    from vramkit.weights import Offload
+
+MIB = 1 << 20
+# The simulated GPU's memory serves PyTorch's CPU build only.
+pytestmark = pytest.mark.sim_only
+
+
+@pytest.fixture(autouse=True)
+def _inference(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("VRAMKIT_DRIVER", "sim")
+    with torch.no_grad():
+        yield
+
+
+def small(model: Any, budget: Any = "4.2MiB", **settings: Any) -> Offload:
+    return offload(model, budget, **{"keep_below": 4096, "ring": 2 * MIB, **settings})
+
+
+def picture(model: Any) -> dict[str, Any]:
+    """What undoing must restore."""
+    parameters = {
+        name: (tensor.clone(), tensor.stride(), tensor.requires_grad, tensor.device, id(tensor))
+        for name, tensor in [
+            *model.named_parameters(remove_duplicate=False),
+            *model.named_buffers(remove_duplicate=False),
+        ]
+    }
+    hooks = [
+        (len(module._forward_hooks), len(module._forward_pre_hooks)) for module in model.modules()
+    ]
+    return {"parameters": parameters, "hooks": hooks}
+
+
+def assert_same(before: dict[str, Any], after: dict[str, Any]) -> None:
+    assert before["hooks"] == after["hooks"]
+    assert before["parameters"].keys() == after["parameters"].keys()
+    for name, (tensor, *rest) in before["parameters"].items():
+        assert torch.equal(tensor, after["parameters"][name][0]), name
+        assert rest == list(after["parameters"][name][1:]), name
+
+
+# Results
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_results_are_those_of_the_resident_model(driver: Driver, family: str) -> None:
+    model, inputs, _ = example(family)
+    expected = model(**inputs).logits
+    before = picture(model)
+    with small(model) as o:
+        for _ in range(3):
+            assert torch.equal(model(**inputs).logits, expected)
+        assert sum(o.manager.layout.resident) < len(o.manager.layout.groups) - 4
+        assert o.stats().misses == 0
+    assert_same(before, picture(model))
+    assert torch.equal(model(**inputs).logits, expected)
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "vit"])
+def test_generate_with_its_cache(driver: Driver, family: str) -> None:
+    model, inputs, _ = example(family)
+    inputs.pop("decoder_input_ids", None)
+    expected = model.generate(**inputs, max_new_tokens=32, do_sample=False)
+    with small(model):
+        assert torch.equal(model.generate(**inputs, max_new_tokens=32, do_sample=False), expected)
+
+
+@pytest.mark.parametrize("policy", ["auto", "history1", "history", "stage2", "block_shallow"])
+def test_every_policy_gives_the_same_result(driver: Driver, policy: str) -> None:
+    model, inputs, _ = example("llama")
+    expected = model(**inputs).logits
+    settings = {} if policy == "auto" else {"ring": None, "budget": "7.5MiB"}
+    with small(model, policy=policy, **settings):
+        for _ in range(3):
+            assert torch.equal(model(**inputs).logits, expected)
+
+
+def test_everything_resident(driver: Driver) -> None:
+    model, inputs, _ = example("gpt2")
+    expected = model(**inputs).logits
+    with small(model, "100%", ring=None) as o:
+        assert torch.equal(model(**inputs).logits, expected)
+        copies = o.stats().copies
+        assert torch.equal(model(**inputs).logits, expected)
+        assert o.stats().copies == copies == len(o.manager.layout.groups)
+
+
+def test_inference_mode(driver: Driver) -> None:
+    model, inputs, _ = example("llama")
+    expected = model(**inputs).logits
+    with torch.inference_mode(), small(model):
+        assert torch.equal(model(**inputs).logits, expected)
+        assert torch.equal(model(**inputs).logits, expected)
+    assert torch.equal(model(**inputs).logits, expected)
+
+
+def test_a_steady_pass_waits_on_the_host_only_where_pytorch_computes_there(driver: Driver) -> None:
+    assert driver.sim is not None
+    model, inputs, _ = example("llama")
+    with small(model) as o:
+        for _ in range(2):
+            model(**inputs)
+        driver.sim.reset_call_counts()
+        waits = o._memory.synchronisations  # type: ignore[attr-defined]
+        model(**inputs)
+        calls = driver.sim.call_counts()
+        waits = o._memory.synchronisations - waits  # type: ignore[attr-defined]
+    assert waits == len(o.manager.layout.groups)
+    assert calls.pop("cuStreamSynchronize") == waits
+    others = ("Synchronize", "Create", "Destroy", "Alloc", "Free", "Query", "Host")
+    driver_calls = [name for name in calls if name.startswith("cu")]
+    assert not [name for name in driver_calls if any(each in name for each in others)]
+
+
+# Tensors of all kinds
+
+
+def test_tied_parameters_are_copied_once(driver: Driver) -> None:
+    model, inputs, _ = example("gpt2")
+    assert model.lm_head.weight is model.transformer.wte.weight
+    with small(model) as o:
+        names = [str(group) for group in o.manager.layout.groups]
+        assert not [name for name in names if "lm_head" in name]
+        assert model.lm_head.weight is model.transformer.wte.weight
+        model(**inputs)
+
+
+def test_strides_types_and_odd_sizes_are_kept(driver: Driver) -> None:
+    torch.manual_seed(0)
+
+    class Odd(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.turned = torch.nn.Parameter(torch.randn(300, 701).t())
+            self.low = torch.nn.Parameter(torch.randn(513, 301).to(torch.bfloat16))
+            self.register_buffer("table", torch.randint(-128, 127, (777, 301), dtype=torch.int8))
+            self.register_buffer("scale", torch.randn(()).double())
+            self.register_buffer("none", None)
+
+        def forward(self, x: Any) -> Any:
+            y = (x @ self.turned) @ self.low.float().t()[:300]
+            return y.sum() * self.scale + self.table.double().sum()
+
+    model = torch.nn.Sequential(Odd(), torch.nn.Identity(), *[stack(400, 400) for _ in range(6)])
+    model = torch.nn.ModuleDict({"odd": model[0], "rest": model[2:]})
+    pictures = picture(model)
+    x = torch.randn(5, 701)
+    expected = model["odd"](x)
+    with small(model, "4.5MiB", keep_below=0):
+        assert torch.equal(model["odd"](x), expected)
+        assert model["odd"].turned.stride() == (1, 701)
+        model["rest"](torch.randn(2, 400))
+        assert torch.equal(model["odd"](x), expected)
+    assert_same(pictures, picture(model))
+
+
+def test_buffers_that_forward_writes_stay_on_the_card(driver: Driver) -> None:
+    torch.manual_seed(0)
+    layers = [
+        torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.BatchNorm1d(300)) for _ in "123456"
+    ]
+    model = torch.nn.Sequential(*layers)
+    other = torch.nn.Sequential(
+        *[
+            torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.BatchNorm1d(300))
+            for _ in "123456"
+        ]
+    )
+    other.load_state_dict(model.state_dict())
+    x = torch.randn(8, 300)
+    with small(model, keep_below=8192):
+        for _ in range(2):
+            assert torch.equal(model(x), other(x))
+    for name, tensor in other.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor), name
+
+
+# The model while it is offloaded
+
+
+def test_what_is_read_outside_of_forward_is_right(driver: Driver) -> None:
+    model, inputs, _ = example("llama")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with small(model):
+        for _ in range(2):
+            model(**inputs)
+            for name, tensor in model.state_dict().items():
+                assert torch.equal(tensor, before[name]), name
+
+
+def test_weights_written_outside_of_forward_count(driver: Driver) -> None:
+    model = stack(400, 400, 400, 400, 400, 400, 400)
+    x = torch.randn(2, 400)
+    with small(model, "3MiB", ring=2 * MIB) as o:
+        assert any(o.manager.layout.resident) is False
+        model(x)
+        for layer in model:
+            layer.weight.mul_(2)
+        doubled = model(x)
+    assert torch.equal(model(x), doubled)
+    with small(model, "100%", ring=None):
+        for layer in model:
+            layer.weight.mul_(0.5)
+        halved = model(x)
+    assert torch.equal(model(x), halved)
+
+
+@pytest.mark.parametrize("change", ["to", "replaced"])
+def test_a_weight_that_was_moved_or_replaced_is_an_error(driver: Driver, change: str) -> None:
+    model = stack(400, 400, 400, 400, 400, 400, 400)
+    x = torch.randn(2, 400)
+    expected = model(x)
+    with small(model, "3MiB"):
+        if change == "to":
+            model.double()
+        else:
+            model[3].weight = torch.nn.Parameter(torch.zeros(400, 400))
+        with pytest.raises(RuntimeError, match=r"was moved or replaced while the model is offl"):
+            model(x)
+    if change == "to":
+        assert torch.equal(model(x), expected)
+
+
+def test_a_weight_that_forward_writes_is_an_error(driver: Driver) -> None:
+    class Writes(torch.nn.Linear):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            self.weight.add_(1)
+            return super().forward(x)
+
+    model = torch.nn.Sequential(stack(400, 400), Writes(400, 400), *stack(400, 400, 400, 400))
+    with small(model, "3MiB"), pytest.raises(RuntimeError, match=r"1.weight was written in forw"):
+        model(torch.randn(2, 400))
+
+
+def test_training_is_refused(driver: Driver) -> None:
+    model, inputs, _ = example("llama")
+    with small(model), torch.enable_grad(), pytest.raises(RuntimeError, match=r"torch.no_grad"):
+        model(**inputs)
+
+
+def test_a_forward_that_raises_leaves_it_usable(driver: Driver) -> None:
+    model, inputs, _ = example("llama")
+    expected = model(**inputs).logits
+    before = picture(model)
+    with small(model):
+        fails = model.model.layers[3].mlp.up_proj.register_forward_pre_hook(_raise)
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                model(**inputs)
+        fails.remove()
+        assert torch.equal(model(**inputs).logits, expected)
+    assert_same(before, picture(model))
+
+
+def _raise(*args: object) -> None:
+    raise ZeroDivisionError
+
+
+def test_an_exception_in_the_with_statement_undoes_it(driver: Driver) -> None:
+    model, inputs, _ = example("llama")
+    before = picture(model)
+    with pytest.raises(ZeroDivisionError), small(model):
+        model(**inputs)
+        _raise()
+    assert_same(before, picture(model))
+
+
+def test_hooks_of_others_are_kept(driver: Driver) -> None:
+    model, inputs, _ = example("llama")
+    seen: list[bool] = []
+    weight = model.model.layers[2].mlp.up_proj.weight
+    values = weight.clone()
+    model.model.layers[2].mlp.register_forward_pre_hook(
+        lambda module, args: seen.append(torch.equal(module.up_proj.weight, values))
+    )
+    with small(model):
+        model(**inputs)
+    model(**inputs)
+    assert seen == [True, True]
+
+
+def test_layers_called_in_another_order_are_learnt(driver: Driver) -> None:
+    model = stack(*[400] * 9)
+    x = torch.randn(2, 400)
+    backwards = [model[number] for number in (7, 5, 3, 1, 6, 4, 2, 0)]
+
+    class Turned(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(model)
+
+        def forward(self, x: Any) -> Any:
+            for layer in backwards:
+                x = layer(x)
+            return x
+
+    turned = Turned()
+    expected = turned(x)
+    with small(turned, "3MiB") as o:
+        misses = []
+        for _ in range(4):
+            before = o.stats().misses
+            assert torch.equal(turned(x), expected)
+            misses.append(o.stats().misses - before)
+        assert misses[0] > 0
+        assert misses[2:] == [0, 0]
+
+
+# Refusals
+
+
+def test_bad_budgets(driver: Driver) -> None:
+    model = stack(400, 400, 400, 400)
+    data = [tensor.data_ptr() for tensor in model.parameters()]
+    for budget, error, text in [
+        ("much", ValueError, r"budget is 'much'; it may be bytes, or text such as"),
+        ("24 GiB of it", ValueError, "budget is"),
+        ("0%", ValueError, "a percentage may be more than 0, up to 100"),
+        ("101%", ValueError, "a percentage"),
+        (1.5, TypeError, r"budget is 1.5; it may be bytes"),
+        (None, TypeError, "budget is None"),
+        (0, ValueError, "budget is 0"),
+        ("64KiB", BudgetError, r"budget is 64.0 KiB|budget is 64 KiB"),
+        (1 * MIB, BudgetError, r"too little for these weights:\n  at least: a ring of the largest"),
+    ]:
+        with pytest.raises(error, match=text):
+            offload(model, budget, keep_below=4096)
+    assert data == [tensor.data_ptr() for tensor in model.parameters()]
+
+
+def test_models_that_cannot_be_streamed(driver: Driver) -> None:
+    with pytest.raises(TypeError, match=r"model is a int; it may be a torch.nn.Module"):
+        offload(3, "1GiB")
+    with pytest.raises(ValueError, match="the ReLU has no parameters"):
+        offload(torch.nn.ReLU(), "1GiB")
+    with pytest.raises(ValueError, match="nothing is worth streaming"):
+        offload(stack(4, 4, 4), "1GiB")
+    with torch.device("meta"):
+        empty = torch.nn.Linear(1000, 1000)
+    with pytest.raises(UnsupportedModel, match="weight is on the meta device"):
+        offload(empty, "1GiB")
+    shared = stack(1000, 1000, 1000)
+    shared[1].weight = torch.nn.Parameter(shared[0].weight.detach()[:, :])
+    with pytest.raises(UnsupportedModel, match=r"0.weight and 1.weight share memory"):
+        offload(shared, "1GiB")
+    gaps = stack(1000, 1000)
+    gaps[0].weight = torch.nn.Parameter(torch.zeros(1000, 2000)[:, ::2])
+    with pytest.raises(UnsupportedModel, match=r"0.weight has gaps or overlaps"):
+        offload(gaps, "1GiB")
+
+    class Wrapped(torch.Tensor):  # type: ignore[misc,name-defined]
+        pass
+
+    special = stack(1000, 1000)
+    special[0].weight = torch.nn.Parameter(torch.zeros(1000, 1000).as_subclass(Wrapped))
+    with pytest.raises(UnsupportedModel, match=r"0.weight is a Wrapped"):
+        offload(special, "1GiB")
+
+
+def test_a_model_is_offloaded_once(driver: Driver) -> None:
+    model = stack(*[400] * 6)
+    with small(model, "3MiB") as o:
+        for each in (model, torch.nn.Sequential(torch.nn.Identity(), model)):
+            with pytest.raises(ValueError, match="is offloaded already; close that Offload first"):
+                small(each, "3MiB")
+        assert not o.closed
+    assert o.closed
+    o.close()
+    with small(model, "3MiB"):
+        pass
+
+
+def test_bad_devices(driver: Driver) -> None:
+    with pytest.raises(TypeError, match="device is 'cuda'; it may be None, a number, or a Device"):
+        offload(stack(400, 400), "1GiB", device="cuda")  # type: ignore[arg-type]
+
+
+# Failures
+
+
+def test_a_copy_that_fails_is_an_error_of_forward_and_the_next_works(driver: Driver) -> None:
+    assert driver.sim is not None
+    model, inputs, _ = example("llama")
+    expected = model(**inputs).logits
+    with small(model):
+        model(**inputs)
+        driver.sim.inject("cuMemcpyHtoDAsync*", nth=3, times=None, code=999)
+        with pytest.raises(DriverError, match="cuMemcpyHtoDAsync"):
+            model(**inputs)
+        driver.sim.clear_faults()
+        for _ in range(2):
+            assert torch.equal(model(**inputs).logits, expected)
+
+
+@pytest.mark.parametrize("call", ["cuMemHostRegister*", "cuMemCreate", "cuMemMap", "cuEventCreate"])
+def test_a_failure_on_the_way_leaves_the_model_as_it_was(driver: Driver, call: str) -> None:
+    assert driver.sim is not None
+    model, inputs, _ = example("llama")
+    expected, before = model(**inputs).logits, picture(model)
+    driver.sim.inject(call, code=2)
+    with pytest.raises(DriverError):
+        small(model)
+    assert_same(before, picture(model))
+    assert torch.equal(model(**inputs).logits, expected)
+    with small(model):
+        assert torch.equal(model(**inputs).logits, expected)
+
+
+def test_an_interrupt_while_weights_are_laid_out(driver: Driver) -> None:
+    model, inputs, _ = example("llama")
+    expected, before = model(**inputs).logits, picture(model)
+    seen: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        seen.append((done, total))
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small(model, progress=progress)
+    assert_same(before, picture(model))
+    assert torch.equal(model(**inputs).logits, expected)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_too_little_host_memory_is_said_before_anything_moves(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(nbytes: int, what: str) -> None:
+        raise MemoryError(f"no room for {what}")
+
+    monkeypatch.setattr("vramkit.weights.slab.require", refuse)
+    model = stack(*[400] * 6)
+    data = [tensor.data_ptr() for tensor in model.parameters()]
+    with pytest.raises(MemoryError, match="no room for a slab of"):
+        small(model, "3MiB")
+    assert data == [tensor.data_ptr() for tensor in model.parameters()]
