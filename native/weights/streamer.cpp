@@ -118,7 +118,8 @@ bool Streamer::enter(GroupIndex index, const StreamRef& stream, bool& on_its_way
     const std::lock_guard guard(lock_);
     const SlowPathScope scope(call_, context_);
     Group& group = groups_[index];
-    const bool known = advance_to(index);
+    // Entered once more while it is in use, it is still the same step.
+    const bool known = group.entered == 0 && advance_to(index);
     on_its_way = group.valid;
     if (!group.valid) {
         ++counters_.misses;

@@ -76,7 +76,7 @@ class Streamer {
     void follow(std::uint32_t number);
 
     // Work issued to the stream from now on may use the group, until leave(). `on_its_way`: it was
-    // on the card or being copied.
+    // on the card or being copied. Several streams may use it at once; each enters and leaves.
     bool enter(GroupIndex group, const StreamRef& stream, bool& on_its_way, Failure& why);
     // The work that uses the group has been issued to the stream.
     bool leave(GroupIndex group, const StreamRef& stream, Failure& why);

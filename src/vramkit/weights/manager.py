@@ -139,25 +139,39 @@ class WeightManager(Owner):
         if self.policy.wait == "block" and self._begins_layer(number):
             self._engine.ensure(number)
         self._engine.enter(number, compute_stream)
-        self._streams.setdefault(number, []).append(compute_stream)
-        if self._entered is not None:
+        streams = self._streams.setdefault(number, [])
+        if self._entered is not None and not streams:
             self._entered.append(number)
+        streams.append(compute_stream)
         return self._addresses[number]
 
-    def release(self, layer: int, group: str) -> None:
+    def release(
+        self, layer: int, group: str, *, compute_stream: SupportsCudaStream | None = None
+    ) -> None:
         """All work that uses the group has been issued to the stream that waited for it; a pinned
-        group may be overwritten again."""
+        group may be overwritten again. The stream must be given if several have waited."""
         number = self._number(layer, group)
+        streams = self._streams.get(number, [])
         if number in self._pinned:
             self._pinned.discard(number)
             self._engine.pin(number, False)
-            if not self._streams.get(number):
+            if not streams:
                 return
-        streams = self._streams.get(number)
-        if not streams:
-            raise ValueError(f"group {self.layout.groups[number]} is not in use")
-        self._engine.leave(number, streams[-1])
-        streams.pop()
+        handles = [stream.__cuda_stream__() for stream in streams]
+        if compute_stream is None and len(set(handles)) > 1:
+            raise ValueError(
+                f"several streams use group {self.layout.groups[number]}: release() needs "
+                "compute_stream"
+            )
+        wanted = compute_stream.__cuda_stream__() if compute_stream is not None else None
+        at = next((n for n, each in enumerate(handles) if wanted in (None, each)), None)
+        if at is None:
+            raise ValueError(
+                f"group {self.layout.groups[number]} is not in use"
+                + (" on this stream" if streams else "")
+            )
+        self._engine.leave(number, streams[at])
+        del streams[at]
 
     @contextmanager
     def using(self, layer: int, group: str, *, compute_stream: SupportsCudaStream) -> Iterator[int]:
@@ -166,7 +180,7 @@ class WeightManager(Owner):
         try:
             yield address
         finally:
-            self.release(layer, group)
+            self.release(layer, group, compute_stream=compute_stream)
 
     def ensure_group_on_gpu(self, layer: int, group: str) -> None:
         """The host waits until the group has arrived."""

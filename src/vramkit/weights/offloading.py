@@ -5,12 +5,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex
 
 import vramkit.driver
-from vramkit.driver.types import integer, shown
+from vramkit.driver.types import SupportsCudaStream, integer, shown
 from vramkit.integrations._frameworks import imported
 from vramkit.report.units import bytes_text
+from vramkit.weights.backward import Backward
 from vramkit.weights.budget import parse_budget
 from vramkit.weights.layout import ALIGNMENT, BudgetError
 from vramkit.weights.manager import WeightManager, WeightStats, plan_schedule
@@ -44,7 +45,9 @@ def offload(
     than `keep_below` bytes stay on the card. `progress(done, total)` is called in bytes while
     weights are laid out in pinned host memory.
 
-    Inference: call the model under torch.no_grad() or torch.inference_mode().
+    Inference runs under torch.no_grad() or torch.inference_mode(). To train adapters, freeze the
+    other weights before this call: what is trained stays on the card, and backward streams the
+    frozen weights once more, in its own order.
     """
     return Offload(
         model,
@@ -123,10 +126,12 @@ class Offload:
                     group.settle()
             _offloaded.add(model)
             undo.callback(_offloaded.discard, model)
+            backward = Backward(torch)
+            undo.callback(backward.finish)
             for part in parsed.parts:
                 groups = [self._groups[number] for number in part.groups]
-                undo.enter_context(_hooked(torch, part, groups))
-            undo.enter_context(_called(torch, model, self.manager, self._memory.device))
+                undo.enter_context(_hooked(torch, part, groups, backward))
+            undo.enter_context(_called(torch, model, self.manager, self._memory.device, backward))
             self._undo = undo.pop_all()
 
     def stats(self) -> WeightStats:
@@ -283,42 +288,67 @@ class _OnCard:
         self._group = manager.layout.groups[number]
         self.resident = manager.layout.resident[number]
         self._address = manager.address(self._group.layer, self._group.name)
-        raw = memory.bytes_at(self._address, self._group.nbytes)
+        self.raw = memory.bytes_at(self._address, self._group.nbytes)
         self._on_card = [
-            shaped(raw[weight.offset : weight.offset + weight.nbytes], weight.tensor)
+            shaped(self.raw[weight.offset : weight.offset + weight.nbytes], weight.tensor)
             for weight in weights
         ]
         self._in_host = [store.view(number, weight) for weight in weights]
         self._written = [weight.version for weight in weights]
-        self._users = 0
+        self._calls = 0  # of parts that show its parameters on the card
 
-    def begin(self) -> None:
-        if self._users == 0:
-            if not self.resident:
-                self._check()
-            self._manager.wait_group_ready(
-                self._group.layer, self._group.name, compute_stream=self._memory.stream()
-            )
-            self._memory.begin_use(self._address, self._group.nbytes)
-            if not self.resident:
-                self._show(self._on_card)
-        self._users += 1
+    def begin(self) -> SupportsCudaStream:
+        """A part's forward uses it: its parameters are those on the card."""
+        if self._calls == 0 and not self.resident:
+            self._check()
+        stream = self.begin_use()
+        if self._calls == 0 and not self.resident:
+            self._show(self._on_card)
+        self._calls += 1
+        return stream
 
-    def end(self) -> None:
-        self._users -= 1
-        if self._users:
-            return
-        if not self.resident:
+    def end(self, stream: SupportsCudaStream) -> None:
+        self._calls -= 1
+        if self._calls == 0 and not self.resident:
             self._show(self._in_host)
-        self._memory.end_use(self._address, self._group.nbytes)
-        self._manager.release(self._group.layer, self._group.name)
-        if self.resident:
+        self.end_use(stream)
+        if self._calls or self.resident:
             return
         for weight, version in zip(self._weights, self._written, strict=True):
             if weight.version != version:
                 raise RuntimeError(
                     f"{weight.names[0]} was written in forward: streamed weights are read only. "
                     "What was written is lost; train it, or leave it out of offload()"
+                )
+
+    def stream(self) -> SupportsCudaStream:
+        """The one to which work is issued now."""
+        if self._manager.closed:
+            raise RuntimeError(
+                "backward needs weights that were streamed in forward, and their Offload is closed"
+            )
+        return self._memory.stream()
+
+    def begin_use(self) -> SupportsCudaStream:
+        """Work that is issued to the stream from now on may use its memory."""
+        stream = self.stream()
+        layer, name, nbytes = self._group.layer, self._group.name, self._group.nbytes
+        self._manager.wait_group_ready(layer, name, compute_stream=stream)
+        self._memory.begin_use(self._address, nbytes)
+        return stream
+
+    def end_use(self, stream: SupportsCudaStream) -> None:
+        if not self._manager.closed:
+            self._memory.end_use(self._address, self._group.nbytes)
+            self._manager.release(self._group.layer, self._group.name, compute_stream=stream)
+
+    def require_frozen(self) -> None:
+        for weight in self._weights:
+            if weight.tensor.requires_grad:
+                raise RuntimeError(
+                    f"{weight.names[0]} is streamed and requires a gradient: for inference, call "
+                    "the model under torch.no_grad() or torch.inference_mode(); to train adapters, "
+                    "freeze the other weights (requires_grad_(False)) before offload()"
                 )
 
     def settle(self) -> None:
@@ -366,9 +396,12 @@ def _attribute(module: Any, key: str) -> Any:
 class _hooked:
     """Hooks around a part's forward, in a with statement."""
 
-    def __init__(self, torch: Any, part: Part, groups: Sequence[_OnCard]) -> None:
-        self._torch, self._part, self._groups = torch, part, groups
-        self._begun: list[int] = []  # how many groups each call under way has begun
+    def __init__(
+        self, torch: Any, part: Part, groups: Sequence[_OnCard], backward: Backward
+    ) -> None:
+        self._torch, self._part, self._groups, self._backward = torch, part, groups, backward
+        self._streamed = [group for group in groups if not group.resident]
+        self._calls: list[_Call] = []  # under way
 
     def __enter__(self) -> Self:
         module = self._part.module
@@ -383,22 +416,29 @@ class _hooked:
             handle.remove()
 
     def _before(self, module: Any, arguments: Any) -> None:
-        self._begun.append(0)
-        if self._torch.is_grad_enabled():
-            raise RuntimeError(
-                f"{self._part.name} is offloaded, and its weights are gone from the card before a "
-                "backward pass could use them: call the model under torch.no_grad() or "
-                "torch.inference_mode()"
-            )
+        call = _Call([], ExitStack())
+        self._calls.append(call)
+        if self._streamed and self._torch.is_grad_enabled():
+            for group in self._streamed:
+                group.require_frozen()
         for group in self._groups:
-            group.begin()
-            self._begun[-1] += 1
+            call.begun.append((group, group.begin()))
+        if self._streamed and self._torch.is_grad_enabled():
+            call.saving.enter_context(self._backward.saved_tensors(self._streamed))
 
     def _after(self, module: Any, arguments: Any, result: Any) -> None:
         """Also if forward, or a hook before it, has raised."""
-        if self._begun:
-            for group in self._groups[: self._begun.pop()]:
-                group.end()
+        if not self._calls:
+            return
+        call = self._calls.pop()
+        call.saving.close()
+        for group, stream in call.begun:
+            group.end(stream)
+
+
+class _Call(NamedTuple):
+    begun: list[tuple[_OnCard, SupportsCudaStream]]
+    saving: ExitStack
 
 
 class _called:
@@ -406,8 +446,11 @@ class _called:
     begins and ends, and bring arguments to the card. If the arguments had to be moved, results go
     back to where those came from."""
 
-    def __init__(self, torch: Any, model: Any, manager: WeightManager, device: Any) -> None:
+    def __init__(
+        self, torch: Any, model: Any, manager: WeightManager, device: Any, backward: Backward
+    ) -> None:
         self._torch, self._model, self._manager, self._device = torch, model, manager, device
+        self._backward = backward
         self._homes: list[Any] = []  # where the arguments of each call under way came from
 
     def __enter__(self) -> Self:
@@ -423,6 +466,7 @@ class _called:
 
     def _before(self, module: Any, arguments: Any, keywords: Any) -> tuple[Any, Any]:
         self._homes.append(None)
+        self._backward.finish()  # one that raised
         self._manager.begin_pass()
 
         def move(value: Any) -> Any:
