@@ -13,6 +13,7 @@ from vramkit.driver.errors import ClosedError
 from vramkit.driver.types import Owner, SupportsCudaStream, shown, size, truth
 from vramkit.weights.layout import ALIGNMENT, Group, Layout, plan_layout
 from vramkit.weights.schedule import POLICIES, Policy, Schedule, make_schedule
+from vramkit.weights.timing import MeasuredPass, Timing
 
 if TYPE_CHECKING:
     from vramkit.driver import Device
@@ -50,6 +51,8 @@ class WeightManager(Owner):
     and several orders are kept. Without begin_pass() a pass is expected to follow `groups`; what
     is used out of order is copied when it is needed.
 
+    `timing` records events around each use of a group, for last_pass().
+
     Waits are events on the GPU: the host waits only in ensure_group_on_gpu(), with a policy that
     blocks, and in close(). Safe to use from any thread.
     """
@@ -65,6 +68,7 @@ class WeightManager(Owner):
         policy: str | Policy = "auto",
         prefer: Collection[int] = (),
         chunk: int = CHUNK,
+        timing: bool = False,
     ) -> None:
         self.device = device
         self._epoch = device.epoch
@@ -82,10 +86,10 @@ class WeightManager(Owner):
         )
         self.layout = first.layout
         with ExitStack() as stack:
-            self._addresses, ring_address = _place(device, self.layout, stack)
+            self._addresses, self.ring_address = _place(device, self.layout, stack)
             self._engine = _core.StreamerEngine(
                 device,
-                ring_address,
+                self.ring_address,
                 self.layout.ring_bytes,
                 [
                     (str(group), address, source, group.nbytes)
@@ -101,6 +105,8 @@ class WeightManager(Owner):
         self._following = 0  # the schedule of this pass, as far as is known
         self._entered: list[int] | None = None  # in this pass; None: no pass was begun
         self._streams: dict[int, list[SupportsCudaStream]] = {}
+        self._timing = Timing(device) if truth(timing, "timing") else None
+        self._steps: dict[int, int] = {}  # of the pass, by group in use; only with timing
         self._pinned: set[int] = set()
         self._closed = False
         for number, resident in enumerate(self.layout.resident):
@@ -138,8 +144,13 @@ class WeightManager(Owner):
         number = self._number(layer, group)
         if self.policy.wait == "block" and self._begins_layer(number):
             self._engine.ensure(number)
-        self._engine.enter(number, compute_stream)
         streams = self._streams.setdefault(number, [])
+        if streams or self._timing is None:
+            self._engine.enter(number, compute_stream)
+        else:
+            self._steps[number] = self._timing.asked(number, compute_stream)
+            self._engine.enter(number, compute_stream)
+            self._timing.ready(self._steps[number], compute_stream)
         if self._entered is not None and not streams:
             self._entered.append(number)
         streams.append(compute_stream)
@@ -171,6 +182,8 @@ class WeightManager(Owner):
                 + (" on this stream" if streams else "")
             )
         self._engine.leave(number, streams[at])
+        if self._timing is not None and len(streams) == 1:
+            self._timing.done(self._steps[number], streams[at])
         del streams[at]
 
     @contextmanager
@@ -198,6 +211,8 @@ class WeightManager(Owner):
         if self._entered:
             self._learn(tuple(self._entered))
         self._entered = []
+        if self._timing is not None:
+            self._timing.begin_pass()
 
     def _learn(self, order: tuple[int, ...]) -> None:
         """The order of the pass that has ended, and what it followed."""
@@ -237,6 +252,13 @@ class WeightManager(Owner):
     def stats(self) -> WeightStats:
         return WeightStats(**self._engine.counters())
 
+    def last_pass(self) -> MeasuredPass | None:
+        """Where the time of the last pass went; None: none has ended since begin_pass(), or a new
+        one has begun. Waits for its work. Needs `timing`."""
+        if self._timing is None:
+            raise ValueError("last_pass() needs a WeightManager made with timing=True")
+        return self._timing.last_pass()
+
     def log_copies(self, on: bool = True) -> list[tuple[Group, int]]:
         """Keep the order in which groups are copied. Returns what was kept so far, each group with
         the id of the stream that copied it."""
@@ -254,6 +276,8 @@ class WeightManager(Owner):
             if self._memory_is_there():
                 self._engine.synchronize()
         finally:
+            if self._timing is not None:
+                self._timing.close()
             del self._engine
             self._memory.close()
 

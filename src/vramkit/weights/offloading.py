@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex
 
 import vramkit.driver
-from vramkit.driver.types import SupportsCudaStream, integer, shown
+from vramkit.driver.types import Span, SupportsCudaStream, integer, shown
 from vramkit.integrations._frameworks import imported
 from vramkit.report.units import bytes_text
 from vramkit.weights.backward import Backward
@@ -16,12 +16,16 @@ from vramkit.weights.budget import parse_budget
 from vramkit.weights.layout import ALIGNMENT, BudgetError
 from vramkit.weights.manager import WeightManager, WeightStats, plan_schedule
 from vramkit.weights.model import SMALL, Model, Part, Weight, analyse
+from vramkit.weights.report import OffloadReport, make_report
 from vramkit.weights.schedule import Policy
 from vramkit.weights.slab import Slab
 from vramkit.weights.torch_memory import TorchMemory, torch_memory
 
 if TYPE_CHECKING:
     from vramkit.driver import Device
+
+LINK_SAMPLE = 256 << 20
+"""Bytes whose copy tells the rate of the link."""
 
 _offloaded: weakref.WeakSet[Any] = weakref.WeakSet()  # modules
 
@@ -111,6 +115,7 @@ class Offload:
                 self.device,
                 parsed.groups,
                 self._store.addresses,
+                timing=self.device.driver.sim is None,
                 **settings,
             )
             undo.callback(self.manager.close)
@@ -132,7 +137,23 @@ class Offload:
                 groups = [self._groups[number] for number in part.groups]
                 undo.enter_context(_hooked(torch, part, groups, backward))
             undo.enter_context(_called(torch, model, self.manager, self._memory.device, backward))
+            self._link = _link_rate(self.manager, self._store.addresses[0])
             self._undo = undo.pop_all()
+
+    def report(self) -> OffloadReport:
+        """Memory, bound, the last pass and what would help. Waits for the work of that pass; call
+        it between two passes."""
+        timed = self.device.driver.sim is None and not self.closed
+        return make_report(
+            device=f"{self.device.name} ({self.device.driver.description})",
+            budget=self.budget,
+            kept_bytes=self.kept_bytes,
+            host_bytes=self._store.nbytes,
+            layout=self.manager.layout,
+            link_bytes_per_s=self._link,
+            last=self.manager.last_pass() if timed else None,
+            counts=self.stats(),
+        )
 
     def stats(self) -> WeightStats:
         """Copies and misses so far."""
@@ -157,6 +178,22 @@ class Offload:
     def __repr__(self) -> str:
         state = "closed" if self.closed else bytes_text(self.budget)
         return f"<Offload of a {type(self.model).__name__}, {state}>"
+
+
+def _link_rate(manager: WeightManager, source: int) -> float | None:
+    """Bytes a second from pinned memory to the ring, which holds no weights yet. A few ms."""
+    device, layout = manager.device, manager.layout
+    nbytes = min(layout.ring_bytes, layout.groups[0].nbytes, LINK_SAMPLE)
+    if device.driver.sim is not None or nbytes == 0:
+        return None
+    ring, slab = Span(manager.ring_address, nbytes, "device"), Span(source, nbytes, "host")
+    with device.stream() as stream, device.event() as begin, device.event() as end:
+        device.copy(ring, slab, stream=stream)  # warms up
+        begin.record(stream)
+        device.copy(ring, slab, stream=stream)
+        end.record(stream)
+        end.synchronize()
+        return nbytes / end.elapsed_since(begin)
 
 
 def _chosen_device(device: Device | int | None) -> Device:
@@ -226,6 +263,10 @@ class _Store:
             done += model.groups[number].nbytes
             if progress is not None:
                 progress(done, total)
+
+    @property
+    def nbytes(self) -> int:
+        return self._slab.nbytes
 
     @property
     def addresses(self) -> list[int]:

@@ -1,0 +1,131 @@
+"""What a streamed model costs: the bound, what was measured, and what would help."""
+
+from __future__ import annotations
+
+import msgspec
+
+from vramkit.report.units import bytes_text, count_text, percent_text, rate_text, time_text
+from vramkit.weights.layout import Layout
+from vramkit.weights.manager import WeightStats
+from vramkit.weights.timing import MeasuredPass
+
+MORE = 4 << 30
+"""The further memory whose worth a report states."""
+NEAR = 1.02
+"""What the link or the compute takes up to this part of the pass explains the pass."""
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """A group that a stream waited for, in the last pass."""
+
+    group: str
+    seconds: float
+
+
+class OffloadReport(msgspec.Struct, frozen=True):
+    """Seconds are of the last whole pass, None where none was measured; on the simulated GPU
+    PyTorch computes on the host, and there are no times."""
+
+    device: str
+    budget: int
+    resident_bytes: int
+    ring_bytes: int
+    kept_bytes: int
+    host_bytes: int
+    streamed_bytes: int
+    link_bytes_per_s: float | None
+    pass_s: float | None
+    computed_s: float | None
+    waits: tuple[Wait, ...]
+    counts: WeightStats
+
+    @property
+    def link_s(self) -> float | None:
+        """What the streamed bytes of a pass take on the link."""
+        if self.link_bytes_per_s is None:
+            return None
+        return self.streamed_bytes / self.link_bytes_per_s
+
+    @property
+    def bound_s(self) -> float | None:
+        if self.link_s is None or self.computed_s is None:
+            return None
+        return max(self.link_s, self.computed_s)
+
+    @property
+    def verdict(self) -> str:
+        """What limits a pass, in one line."""
+        if not self.streamed_bytes:
+            return "all weights are resident: nothing is streamed"
+        if self.pass_s is None or self.bound_s is None or self.link_s is None:
+            return f"{bytes_text(self.streamed_bytes)} are streamed in a pass; none was timed yet"
+        rate = self.streamed_bytes / self.pass_s
+        assert self.link_bytes_per_s is not None and self.computed_s is not None
+        over = f"{self.pass_s / self.bound_s:.3f} of the bound"
+        if self.pass_s > NEAR * self.bound_s:
+            return (
+                f"{over}: the streams waited {time_text(sum(w.seconds for w in self.waits))} for "
+                f"weights, {count_text(self.counts.misses, 'miss', 'misses')} so far"
+            )
+        if self.link_s < self.computed_s:
+            return f"compute-bound: {over}; the weights arrive in time"
+        text = f"link-bound: {rate_text(rate)} of {rate_text(self.link_bytes_per_s)}"
+        less = max(self.streamed_bytes - MORE, 0) / self.link_bytes_per_s
+        saved = 1 - max(less, self.computed_s) / self.bound_s
+        return f"{text}; {bytes_text(MORE)} more would save {percent_text(saved)}"
+
+    def __str__(self) -> str:
+        rows = [
+            ("on the card", f"{bytes_text(self.resident_bytes)} resident, ring of "
+             f"{bytes_text(self.ring_bytes)}, {bytes_text(self.kept_bytes)} kept; budget "
+             f"{bytes_text(self.budget)}"),
+            ("in host memory", f"{bytes_text(self.host_bytes)}, pinned"),
+            ("streamed in a pass", bytes_text(self.streamed_bytes)),
+        ]  # fmt: skip
+        if self.link_bytes_per_s is not None and self.link_s is not None:
+            rows.append(("link", f"{rate_text(self.link_bytes_per_s)}: {time_text(self.link_s)}"))
+        if self.pass_s is not None and self.computed_s is not None:
+            rows.append(("compute", time_text(self.computed_s)))
+            rows.append(("last pass", time_text(self.pass_s)))
+        for wait in self.waits[:5]:
+            rows.append((f"  waited for {wait.group}", time_text(wait.seconds)))
+        width = max(len(name) for name, _ in rows)
+        lines = [f"{name:<{width}}  {text}" for name, text in rows]
+        return "\n".join([f"Offload on {self.device}", *lines, self.verdict])
+
+    def to_json(self) -> bytes:
+        """All fields, and what follows from them."""
+        facts = msgspec.structs.asdict(self)
+        facts |= {"link_s": self.link_s, "bound_s": self.bound_s, "verdict": self.verdict}
+        return msgspec.json.encode(facts)
+
+
+def make_report(
+    *,
+    device: str,
+    budget: int,
+    kept_bytes: int,
+    host_bytes: int,
+    layout: Layout,
+    link_bytes_per_s: float | None,
+    last: MeasuredPass | None,
+    counts: WeightStats,
+) -> OffloadReport:
+    waits: tuple[Wait, ...] = ()
+    if last is not None:
+        found = [Wait(str(layout.groups[each.group]), each.waited) for each in last.groups]
+        waits = tuple(sorted((w for w in found if w.seconds > 0), key=lambda w: -w.seconds))
+    return OffloadReport(
+        device=device,
+        budget=budget,
+        resident_bytes=layout.resident_bytes,
+        ring_bytes=layout.ring_bytes,
+        kept_bytes=kept_bytes,
+        host_bytes=host_bytes,
+        streamed_bytes=layout.streamed_bytes,
+        link_bytes_per_s=link_bytes_per_s,
+        pass_s=None if last is None else last.seconds,
+        computed_s=None if last is None else last.seconds - last.waited,
+        waits=waits,
+        counts=counts,
+    )

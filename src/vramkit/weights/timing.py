@@ -1,0 +1,88 @@
+"""Where the time of a pass goes, by events on the streams that compute: three a group."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from vramkit.driver.errors import DriverError
+
+if TYPE_CHECKING:
+    from vramkit.driver import Device, Event
+    from vramkit.driver.types import SupportsCudaStream
+
+
+class GroupTime(NamedTuple):
+    """Seconds that a stream waited for a group, and those until the work on it was over."""
+
+    group: int
+    waited: float
+    used: float
+
+
+class MeasuredPass(NamedTuple):
+    seconds: float
+    groups: tuple[GroupTime, ...]
+
+    @property
+    def waited(self) -> float:
+        return sum(group.waited for group in self.groups)
+
+
+class _Events(NamedTuple):
+    asked: Event
+    ready: Event
+    done: Event
+
+
+class Timing:
+    """Times of the last whole pass. Events are made in the first pass and used again."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._events: list[_Events] = []  # by step of the pass
+        self._groups: list[int] = []  # of the pass under way
+        self._last: list[int] = []  # of the one before it, while that can be read
+
+    def begin_pass(self) -> None:
+        if self._groups:
+            self._last, self._groups = self._groups, []
+
+    def asked(self, group: int, stream: SupportsCudaStream) -> int:
+        """The stream is about to wait. Returns the number of the step."""
+        step = len(self._groups)
+        if step == 0:
+            self._last = []  # its events are recorded again from here on
+        if step == len(self._events):
+            self._events.append(_Events(*(self._device.event() for _ in range(3))))
+        self._groups.append(group)
+        self._events[step].asked.record(stream)
+        return step
+
+    def ready(self, step: int, stream: SupportsCudaStream) -> None:
+        self._events[step].ready.record(stream)
+
+    def done(self, step: int, stream: SupportsCudaStream) -> None:
+        if step < len(self._groups):
+            self._events[step].done.record(stream)
+
+    def last_pass(self) -> MeasuredPass | None:
+        """None: no pass has ended since the last one began. Waits for the work of the pass."""
+        if not self._last:
+            return None
+        events = self._events[: len(self._last)]
+        events[-1].done.synchronize()
+        times = tuple(
+            GroupTime(
+                group, each.ready.elapsed_since(each.asked), each.done.elapsed_since(each.ready)
+            )
+            for group, each in zip(self._last, events, strict=True)
+        )
+        return MeasuredPass(events[-1].done.elapsed_since(events[0].asked), times)
+
+    def close(self) -> None:
+        for each in self._events:
+            for event in each:
+                with suppress(DriverError):
+                    event.close()
+        self._events.clear()
