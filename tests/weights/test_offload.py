@@ -129,6 +129,54 @@ def test_a_steady_pass_waits_on_the_host_only_where_pytorch_computes_there(drive
     assert not [name for name in driver_calls if any(each in name for each in others)]
 
 
+@pytest.mark.parametrize("how", ["part", "layer", "layer in place", "model"])
+def test_compiled_models(driver: Driver, how: str) -> None:
+    """The backend runs the graphs as they are: what matters is what is in them."""
+    model, inputs, _ = example("llama")
+    expected = model(**inputs).logits
+    torch._dynamo.reset()
+    for number, layer in enumerate(model.model.layers):
+        if how == "part":
+            layer.mlp = torch.compile(layer.mlp, backend="eager")
+        elif how == "layer":
+            model.model.layers[number] = torch.compile(layer, backend="eager")
+        elif how == "layer in place":
+            layer.compile(backend="eager")
+    with small(model) as o:
+        called = torch.compile(model, backend="eager") if how == "model" else model
+        for _ in range(2):
+            assert torch.equal(called(**inputs).logits, expected)
+        copies = o.stats().copies
+        assert torch.equal(called(**inputs).logits, expected)
+        streamed = o.manager.layout.resident.count(False)
+        assert o.stats().copies - copies == streamed > 0
+        assert o.stats().misses == 0
+    assert torch.equal(called(**inputs).logits, expected)
+
+
+def test_a_model_compiled_as_a_whole_is_refused(driver: Driver) -> None:
+    model, inputs, _ = example("llama")
+    torch._dynamo.reset()
+    with pytest.raises(UnsupportedModel, match="compiled as a whole"):
+        small(torch.compile(model, backend="eager"))
+    with small(model), pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(model, backend="eager", fullgraph=True)(**inputs)
+
+
+def test_the_report_says_what_is_where(driver: Driver) -> None:
+    model, inputs, _ = example("llama")
+    with small(model) as o:
+        model(**inputs)
+        report = o.report()
+        assert report.budget == int(4.2 * MIB)
+        assert report.resident_bytes + report.ring_bytes + report.kept_bytes <= report.budget
+        assert report.host_bytes == sum(group.nbytes for group in o.manager.layout.groups)
+        assert report.pass_s is None  # PyTorch computed on the host
+        assert "none was timed yet" in str(report)
+        assert "simulated" in str(report)
+    assert o.report().streamed_bytes == report.streamed_bytes
+
+
 # Tensors of all kinds
 
 

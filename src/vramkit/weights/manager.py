@@ -108,6 +108,7 @@ class WeightManager(Owner):
         self._timing = Timing(device) if truth(timing, "timing") else None
         self._steps: dict[int, int] = {}  # of the pass, by group in use; only with timing
         self._pinned: set[int] = set()
+        self._last_stats = WeightStats(0, 0, 0, 0, 0, 0)
         self._closed = False
         for number, resident in enumerate(self.layout.resident):
             if resident:
@@ -250,7 +251,8 @@ class WeightManager(Owner):
         return self._engine.on_its_way(self._number(layer, group))
 
     def stats(self) -> WeightStats:
-        return WeightStats(**self._engine.counters())
+        """After close(): as they were then."""
+        return self._last_stats if self._closed else WeightStats(**self._engine.counters())
 
     def last_pass(self) -> MeasuredPass | None:
         """Where the time of the last pass went; None: none has ended since begin_pass(), or a new
@@ -271,9 +273,12 @@ class WeightManager(Owner):
         """Wait for the copies and for the work that uses the weights, and give the memory back."""
         if self._closed:
             return
+        there = self._epoch == self.device.epoch and not self.device.forked
+        if there:
+            self._last_stats = self.stats()
         self._closed = True
         try:
-            if self._memory_is_there():
+            if there:
                 self._engine.synchronize()
         finally:
             if self._timing is not None:
@@ -316,9 +321,6 @@ class WeightManager(Owner):
     def _begins_layer(self, number: int) -> bool:
         groups = self.layout.groups
         return number == 0 or groups[number - 1].layer != groups[number].layer
-
-    def _memory_is_there(self) -> bool:
-        return self._epoch == self.device.epoch and not self.device.forked
 
 
 def plan_schedule(

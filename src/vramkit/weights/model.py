@@ -2,11 +2,13 @@
 
 A layer is an entry of a ModuleList or of a Sequential. Each part of it that is called on its own
 and has weights worth a copy (its attention, its feed-forward) is a group. Outside of layers, each
-module that holds such weights itself is one. What is small stays on the card.
+module that holds such weights itself is one, and so is whatever torch.compile was applied to. What
+is small stays on the card.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -67,6 +69,11 @@ def analyse(torch: Any, model: Any, *, small: int = SMALL) -> Model:
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; it may be a torch.nn.Module")
+    if is_compiled(model):
+        raise UnsupportedModel(
+            "the model is compiled as a whole, and would need all its weights at once; compile its "
+            "layers instead"
+        )
     weights = _collect(torch, model)
     if not weights:
         raise ValueError(f"the {type(model).__name__} has no parameters or buffers to stream")
@@ -204,6 +211,9 @@ class _Parts:
         self._visit(model, "")
 
     def _visit(self, module: Any, path: str) -> None:
+        if is_compiled(module):
+            self._add([(path, module)])
+            return
         if self._is_stack(module):
             for name, child in module.named_children():
                 if any(True for _ in _tensors(child)):
@@ -218,7 +228,9 @@ class _Parts:
             self._visit(child, _joined(path, name))
 
     def _visit_layer(self, layer: Any, path: str) -> None:
-        if any(self._is_stack(each) and _alike(each) for each in layer.modules()):
+        if is_compiled(layer):
+            self._add([(path, layer)])
+        elif any(self._is_stack(each) and _alike(each) for each in layer.modules()):
             self._visit(layer, path)
         else:
             parts = list(self._called(layer, path))
@@ -228,7 +240,7 @@ class _Parts:
         """Parts that are modules with a forward of their own."""
         for name, child in module.named_children():
             inside = _joined(path, name)
-            if isinstance(child, self._uncalled):
+            if isinstance(child, self._uncalled) and not is_compiled(child):
                 yield from self._called(child, inside)
             elif any(True for _ in _tensors(child)):
                 yield inside, child
@@ -242,6 +254,13 @@ class _Parts:
 
     def _is_stack(self, module: Any) -> bool:
         return isinstance(module, self._lists) and len(module) > 1
+
+
+def is_compiled(module: Any) -> bool:
+    """Whether torch.compile was applied to it. Its call is one piece: hooks inside are not seen."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    wrapped = dynamo is not None and isinstance(module, dynamo.OptimizedModule)
+    return wrapped or module._compiled_call_impl is not None
 
 
 def _joined(path: str, name: str) -> str:

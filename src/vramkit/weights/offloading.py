@@ -446,6 +446,11 @@ class _hooked:
 
     def __enter__(self) -> Self:
         module = self._part.module
+        self._compiled = module._compiled_call_impl
+        if self._compiled is not None:
+            # Hooks would be compiled with it.
+            module._compiled_call_impl = self._call_compiled
+            return self
         self._handles = [
             module.register_forward_pre_hook(self._before, prepend=True),
             module.register_forward_hook(self._after, always_call=True),
@@ -453,8 +458,18 @@ class _hooked:
         return self
 
     def __exit__(self, *args: object) -> None:
+        if self._compiled is not None:
+            self._part.module._compiled_call_impl = self._compiled
+            return
         for handle in self._handles:
             handle.remove()
+
+    def _call_compiled(self, *arguments: Any, **keywords: Any) -> Any:
+        self._before(None, arguments)
+        try:
+            return self._compiled(*arguments, **keywords)
+        finally:
+            self._after(None, arguments, None)
 
     def _before(self, module: Any, arguments: Any) -> None:
         call = _Call([], ExitStack())
@@ -475,6 +490,11 @@ class _hooked:
         call.saving.close()
         for group, stream in call.begun:
             group.end(stream)
+
+
+# Code that is compiled around a part stops here: torch.compiler.disable() without its import.
+_hooked._before._torchdynamo_disable = True  # type: ignore[attr-defined]
+_hooked._after._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 
 class _Call(NamedTuple):
