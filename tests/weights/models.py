@@ -11,6 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+torch.set_num_threads(1)  # tests run side by side, and idle threads of OpenMP spin
+
 
 class Example(NamedTuple):
     model: Any
