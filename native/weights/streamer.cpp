@@ -147,16 +147,19 @@ bool Streamer::leave(GroupIndex index, const StreamRef& stream, Failure& why) {
         why = Failure::bad_value("group " + group.name + " was not entered");
         return false;
     }
-    const auto same = [&](const Use& use) { return use.stream == stream.id; };
-    auto use = std::find_if(group.uses.begin(), group.uses.end(), same);
+    // The event of an earlier use serves again, so that streams that come and go leave none behind.
+    auto use = std::ranges::find_if(
+        group.uses, [&](const Use& each) { return each.since_copy && each.stream == stream.id; });
+    if (use == group.uses.end()) use = std::ranges::find(group.uses, false, &Use::since_copy);
     if (use == group.uses.end()) {
-        Use made{.stream = stream.id};
+        Use made;
         if (failed(call_.cuEventCreate(&made.event, CU_EVENT_DISABLE_TIMING), "cuEventCreate",
                    why)) {
             return false;
         }
         use = group.uses.insert(use, made);
     }
+    use->stream = stream.id;
     if (failed(call_.cuEventRecord(use->event, stream.handle), "cuEventRecord", why)) return false;
     use->since_copy = true;
     group.in_order = {false, false};

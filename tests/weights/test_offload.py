@@ -10,6 +10,7 @@ import pytest
 from vramkit import offload
 from vramkit.driver import DriverError
 from vramkit.weights import BudgetError, UnsupportedModel
+from vramkit.weights.offloading import map_tensors
 
 from .models import FAMILIES, example, stack, torch
 
@@ -175,6 +176,23 @@ def test_the_report_says_what_is_where(driver: Driver) -> None:
         assert "none was timed yet" in str(report)
         assert "simulated" in str(report)
     assert o.report().streamed_bytes == report.streamed_bytes
+
+
+def test_tensors_in_arguments_and_results_are_moved() -> None:
+    """On a card arguments come to it, and results go back: here "moved" is doubled."""
+    outputs = pytest.importorskip("transformers.modeling_outputs")
+    cache = object()
+    one = torch.ones(1)
+    given = {"ids": one, "many": [one, (one, 3)], "cache": cache, "none": None}
+    moved = map_tensors(torch, lambda tensor: tensor * 2, given)
+    assert moved["cache"] is cache
+    assert [moved["ids"], moved["many"][0], moved["many"][1][0]] == [2, 2, 2]
+    assert moved["many"][1][1] == 3
+    result = outputs.BaseModelOutput(last_hidden_state=one, hidden_states=(one,))
+    changed = map_tensors(torch, lambda tensor: tensor * 2, result)
+    assert type(changed) is type(result)
+    assert changed.last_hidden_state == changed.hidden_states[0] == 2
+    assert map_tensors(torch, lambda tensor: tensor, given) is given
 
 
 # Tensors of all kinds

@@ -530,14 +530,16 @@ class _called:
         self._backward.finish()  # one that raised
         self._manager.begin_pass()
 
-        def move(value: Any) -> Any:
-            if not isinstance(value, self._torch.Tensor) or value.device == self._device:
-                return value
-            self._homes[-1] = value.device
-            return value.to(self._device)
+        def move(tensor: Any) -> Any:
+            if tensor.device == self._device:
+                return tensor
+            self._homes[-1] = tensor.device
+            return tensor.to(self._device)
 
-        moved: tuple[Any, Any] = self._torch.utils._pytree.tree_map(move, (arguments, keywords))
-        return moved
+        return (
+            map_tensors(self._torch, move, arguments),
+            map_tensors(self._torch, move, keywords),
+        )
 
     def _after(self, module: Any, arguments: Any, result: Any) -> Any:
         """Also if forward, or a hook before it, has raised."""
@@ -548,7 +550,28 @@ class _called:
         if home is None:
             return None
 
-        def move(value: Any) -> Any:
-            return value.to(home) if isinstance(value, self._torch.Tensor) else value
+        return map_tensors(self._torch, lambda tensor: tensor.to(home), result)
 
-        return self._torch.utils._pytree.tree_map(move, result)
+
+def map_tensors(torch: Any, change: Callable[[Any], Any], value: Any) -> Any:
+    """Applies `change` to a tensor, and to those in lists, tuples, dicts and classes of these.
+    Objects of other classes, such as a cache that the model writes, are passed as they are."""
+
+    def changed(each: Any) -> Any:
+        return map_tensors(torch, change, each)
+
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        items = {key: changed(each) for key, each in value.items()}
+        if all(items[key] is value[key] for key in items):
+            return value
+        return items if type(value) is dict else type(value)(**items)
+    if isinstance(value, list | tuple):
+        items_in_order = [changed(each) for each in value]
+        if all(new is old for new, old in zip(items_in_order, value, strict=True)):
+            return value
+        if hasattr(value, "_fields"):
+            return type(value)(*items_in_order)
+        return type(value)(items_in_order)
+    return value
