@@ -10,7 +10,7 @@ import pytest
 from vramkit import offload
 from vramkit.driver import DriverError
 from vramkit.weights import BudgetError, UnsupportedModel
-from vramkit.weights.offloading import map_tensors
+from vramkit.weights.hooks import map_tensors
 
 from .models import FAMILIES, example, stack, torch
 
