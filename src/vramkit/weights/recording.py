@@ -49,12 +49,20 @@ class RecordedPass:
     def lane(self, name: str) -> list[TimelineSpan]:
         return [span for span in self.spans if span.lane == name]
 
-    def copied_beside(self) -> dict[str, int]:
-        """Bytes of weights that were copied while groups of each name computed. Within a copy the
-        rate is taken as even. On a card all are 0."""
+    def copied_beside(self, layers: range | None = None) -> dict[str, int]:
+        """Bytes of weights that were copied while groups of each name computed, of all layers or of
+        some. Within a copy the rate is taken as even. On a card all are 0."""
         copies = self.lane(COPY)
+        wanted = "" if layers is None else _of_layers(layers)
         return {
-            name: round(sum(_shared(copy, work) for work in self.lane(name) for copy in copies))
+            name: round(
+                sum(
+                    _shared(copy, work)
+                    for work in self.lane(name)
+                    if work.name.startswith(wanted)
+                    for copy in copies
+                )
+            )
             for name in self.names
         }
 
@@ -80,7 +88,7 @@ class RecordedPass:
 
     def _window(self, layers: range) -> tuple[float, float]:
         work = [span for span in self.spans if span.lane in self.names]
-        wanted = tuple(f"compute {layer}." for layer in layers)
+        wanted = _of_layers(layers)
         inside = [number for number, span in enumerate(work) if span.name.startswith(wanted)]
         if not inside:
             raise ValueError(f"layers is {layers}; none of them is in this pass")
@@ -159,6 +167,11 @@ def _named(
         else:
             named.append(span._replace(lane=BESIDE))
     return named
+
+
+def _of_layers(layers: range) -> tuple[str, ...]:
+    """What the names of their kernels begin with."""
+    return tuple(f"compute {layer}." for layer in layers)
 
 
 def _cut(spans: Iterable[TimelineSpan], begin: float, end: float) -> list[TimelineSpan]:
