@@ -25,12 +25,17 @@ def test_the_facts_show_a_saving_a_pool_and_a_caught_race(
     assert (document["simulated"], document["profile"]) == (True, "h200")
     assert document["report"] is None
     assert list(tmp_path.iterdir()) == []
-    card, overlap, pool, race = (chapter["facts"] for chapter in document["chapters"])
+    card, overlap, weights, pool, race = (chapter["facts"] for chapter in document["chapters"])
     assert card["multiprocessors"] == 132
     assert overlap["same_results"] is True
     # Four equal pairs: eight steps in a row against five overlapped ones.
     ratio = overlap["two_streams_seconds"] / overlap["one_stream_seconds"]
     assert ratio == pytest.approx(5 / 8, abs=0.02)
+    assert weights["same_results"] is True and weights["misses"] == 0
+    assert weights["device_bytes"] * 6 == weights["weights_bytes"]
+    # Copies and work are equally long: one behind the other takes twice the bound.
+    assert weights["plain_seconds"] / weights["bound_seconds"] == pytest.approx(2, abs=0.1)
+    assert 1 <= weights["of_bound"] < 1.1
     assert (pool["pairs"], pool["pairs_from_cache"], pool["pairs_driver_calls"]) == (
         10_000,
         10_000,
@@ -64,7 +69,7 @@ def test_the_guided_run_says_simulated_and_where_the_report_is(
     assert "█" in result.stdout
     text = report.read_text(encoding="utf-8")
     assert "simulated · h200" in text
-    assert "wrong_order.py" in text and text.count('class="timeline"') == 2
+    assert "wrong_order.py" in text and text.count('class="timeline"') == 4
     assert "The order was kept" in text and text.count('class="chart memory"') == 3
     assert not re.search(r"https?://|@import|url\(|<link|<script[^>]+src|<img", text)
 
