@@ -161,15 +161,22 @@ def test_the_trace_has_the_names_and_lanes(device: Device, source: int, tmp_path
     }
 
 
-def test_a_card_shows_what_is_known(
-    device: Device, source: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a card, which sees no copies of the manager."""
-    with manager(device, source) as weights:
-        (recorded,) = record_passes(weights, SECONDS, passes=1)
-    monkeypatch.setattr(type(recorded), "sees_copies", False)
-    object.__setattr__(recorded, "spans", tuple(s for s in recorded.spans if s.lane != "copy"))
-    drawn = recorded.timeline("A card")
-    assert [lane.name for lane in drawn.lanes] == ["attn", "ffn"]
-    assert drawn.caption == NOT_SEEN
-    assert recorded.copied_beside() == {"attn": 0, "ffn": 0}
+@pytest.mark.sim(profile="h200", clock="wall")
+def test_a_card_shows_what_is_known(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a card: events around what Device issues, and real time."""
+    groups = [Group(layer, name, 1 << 20) for layer in range(4) for name in ("attn", "ffn")]
+    device = driver.device()
+    with monkeypatch.context() as patch, device.alloc_pinned(1 << 20) as memory:
+        patch.setattr(driver, "sim", None)
+        sources = [memory.address] * len(groups)
+        with WeightManager(
+            device, groups, sources, budget=4 << 20, policy="block_shallow"
+        ) as weights:
+            _, recorded = record_passes(weights, [1e-4] * len(groups), passes=2)
+        drawn = recorded.timeline("A card")
+        assert [lane.name for lane in drawn.lanes] == ["CPU", "attn", "ffn"]
+        assert [span.name for span in drawn.lanes[2].spans] == [
+            f"compute {layer}.ffn" for layer in range(4)
+        ]
+        assert drawn.caption == NOT_SEEN
+        assert recorded.copied_beside() == {"attn": 0, "ffn": 0}
