@@ -3,7 +3,7 @@
     python benchmarks/weight_policies.py
     python benchmarks/weight_policies.py --json benchmarks/results/weight_policies_simulated.json
 
-Prints the tables and pictures of docs/weights.md. Takes less than a minute.
+Prints the tables and pictures of docs/weights.md. Takes a minute or two.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from vramkit.weights import POLICIES
 LINKS = (PROFILE_RATE, WAITS_5_MS, WAITS_20_MS, AS_COMPUTE, LINK_BOUND)
 SWEPT_LINKS = (PROFILE_RATE, WAITS_5_MS, AS_COMPUTE, LINK_BOUND)
 JITTER_PASSES = 20
-JITTER_LINKS = (PROFILE_RATE, WAITS_20_MS)
+JITTER_SEEDS = 10
+JITTER_LINKS = (PROFILE_RATE, 2e9, WAITS_20_MS, 1.35e9)
 DRAWN = (("history1", "layer"), ("history", "layer"), ("auto", "ahead"))
 COLUMNS = 100
 
@@ -64,16 +65,16 @@ def _preset(case: Case, folder: Path) -> Preset:
 
 
 def jittered(neighbour: Neighbour, folder: Path) -> Iterator[Jitter]:
-    """Every preset beside the same neighbour, and `auto` with as much memory as a depth of 4."""
+    """Every preset beside the same copies, and `auto` with as much memory as depths of 2 and 4.
+    The host runs ahead; on one link it is in step too."""
     for link in JITTER_LINKS:
-        for host in HOSTS:
+        for host in HOSTS if link == WAITS_20_MS else HOSTS[:1]:
             cases = [Case(policy, link, host) for policy in POLICIES]
-            cases.insert(1, Case("auto", link, host, ring_layers=5))
+            cases += [Case("auto", link, host, ring_layers=layers) for layers in (3, 5)]
             for case in cases:
-                spread = jitter(case, neighbour, JITTER_PASSES, folder)
-                ring = round(case.ring / 1e6, 1)
+                spread = jitter(case, neighbour, JITTER_PASSES, folder, JITTER_SEEDS)
                 assert isinstance(case.policy, str)
-                yield Jitter(case.policy, link, host, ring, spread)
+                yield Jitter(case.policy, link, host, round(case.ring / 1e6, 1), spread)
 
 
 def study(folder: Path) -> Document:
@@ -87,6 +88,7 @@ def study(folder: Path) -> Document:
         presets=list(presets(folder)),
         driver_calls={policy: driver_calls(Case(policy), folder) for policy in POLICIES},
         neighbour=neighbour,
+        seeds=JITTER_SEEDS,
         jitter=list(jittered(neighbour, folder)),
         sweep=[each for link in SWEPT_LINKS for each in sweep(link, folder)],
     )

@@ -46,11 +46,13 @@ class Neighbour(msgspec.Struct, frozen=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Of passes behind the cold one, ms."""
+    """Of the passes of all seeds, without the cold ones, ms."""
 
     least: float
     median: float
+    p90: float
     most: float
+    most_by_seed: list[float]
 
 
 class Jitter(msgspec.Struct, frozen=True):
@@ -87,6 +89,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     presets: list[Preset]
     driver_calls: Mapping[str, Mapping[str, int]]
     neighbour: Neighbour
+    seeds: int
+    """The neighbour's sequences, from its seed on."""
     jitter: list[Jitter]
     sweep: list[Swept]
 

@@ -36,6 +36,7 @@ def tables(document: Document) -> dict[str, str]:
         "sweep": swept(document),
         "depth": by_depth(document),
         "jitter": jittered(document, WAITS_20_MS),
+        "jitter by link": jitter_by_link(document),
     }
 
 
@@ -123,17 +124,35 @@ def by_depth(document: Document) -> str:
 
 
 def jittered(document: Document, link: float) -> str:
-    """From the quickest of the passes to the slowest, the median in brackets."""
-
-    def cell(each: Jitter) -> str:
-        return f"{_ms(each.ms.least)} to {_ms(each.ms.most)} ({_ms(each.ms.median)})"
-
+    """Median and slowest pass by host."""
     rows: dict[tuple[str, float], list[str]] = {}
-    for each in sorted(document.jitter, key=lambda each: ORDER.index(each.policy)):
+    for each in _jitter(document):
         if each.link == link:
-            rows.setdefault((each.policy, each.ring_mb), []).append(cell(each))
+            rows.setdefault((each.policy, each.ring_mb), []).append(_median_most(each))
     named = [[f"`{policy}`", f"{ring:,.0f}", *cells] for (policy, ring), cells in rows.items()]
     return markdown(["policy", "ring, MB", *STEPS.values()], named, numeric=4)
+
+
+def jitter_by_link(document: Document) -> str:
+    """Median and slowest pass by link, with the host ahead."""
+    links = sorted({each.link for each in document.jitter}, reverse=True)
+    rows: dict[tuple[str, float], list[str]] = {}
+    for each in _jitter(document):
+        if each.host == "ahead" and each.policy in ("auto", "stage1", "history"):
+            rows.setdefault((each.policy, each.ring_mb), []).append(_median_most(each))
+    named = [[f"`{policy}`", f"{ring:,.0f}", *cells] for (policy, ring), cells in rows.items()]
+    return markdown(["policy", "ring, MB", *map(_link, links)], named, numeric=len(links) + 1)
+
+
+def _jitter(document: Document) -> list[Jitter]:
+    """By policy and ring, the fastest link first."""
+    return sorted(
+        document.jitter, key=lambda each: (ORDER.index(each.policy), each.ring_mb, -each.link)
+    )
+
+
+def _median_most(each: Jitter) -> str:
+    return f"{each.ms.median:,.0f}, {each.ms.most:,.0f}"
 
 
 def find(document: Document, policy: str, link: float, host: Host, streams: int = 1) -> Preset:

@@ -32,8 +32,8 @@ def test_the_examples_run(
         names[kept].close()  # type: ignore[attr-defined]
     names.clear()
     said = capsys.readouterr().out
-    assert said.startswith("76 1\n")
-    first = said.splitlines()[1]
+    assert said.startswith("76\n1\n")
+    first = said.splitlines()[2]
     assert first.startswith("after 0.attn: copy 2.attn")
     assert f"```text\n{first}\n```" in PAGE.read_text("utf-8")
     assert (tmp_path / "pass.json").exists()
