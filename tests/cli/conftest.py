@@ -58,5 +58,6 @@ def vramkit_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VramkitHere
 
 @pytest.fixture
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo here copies a sixteenth of the bytes."""
+    """The demo here copies a sixteenth of the bytes, and fewer of the weights."""
     monkeypatch.setattr("vramkit.demo.overlap.GROUP_BYTES", 4 << 20)
+    monkeypatch.setattr("vramkit.demo.weights.SIZES", {"attn": 1 << 20, "ffn": 2 << 20})

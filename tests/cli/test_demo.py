@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from vramkit.demo import card
+from vramkit.demo import card, weights
+from vramkit.demo.chapter import Context
+from vramkit.driver import Driver
+from vramkit.report.blocks import Timeline
 
 from .support import Vramkit, VramkitHere
 
@@ -25,12 +28,17 @@ def test_the_facts_show_a_saving_a_pool_and_a_caught_race(
     assert (document["simulated"], document["profile"]) == (True, "h200")
     assert document["report"] is None
     assert list(tmp_path.iterdir()) == []
-    card, overlap, pool, race = (chapter["facts"] for chapter in document["chapters"])
+    card, overlap, streamed, pool, race = (chapter["facts"] for chapter in document["chapters"])
     assert card["multiprocessors"] == 132
     assert overlap["same_results"] is True
     # Four equal pairs: eight steps in a row against five overlapped ones.
     ratio = overlap["two_streams_seconds"] / overlap["one_stream_seconds"]
     assert ratio == pytest.approx(5 / 8, abs=0.02)
+    assert streamed["same_results"] is True and streamed["misses"] == 0
+    assert streamed["device_bytes"] * 6 == streamed["weights_bytes"]
+    # Copies and work are equally long: one behind the other takes twice the bound.
+    assert streamed["plain_seconds"] / streamed["bound_seconds"] == pytest.approx(2, abs=0.1)
+    assert 1 <= streamed["of_bound"] < 1.1
     assert (pool["pairs"], pool["pairs_from_cache"], pool["pairs_driver_calls"]) == (
         10_000,
         10_000,
@@ -64,9 +72,27 @@ def test_the_guided_run_says_simulated_and_where_the_report_is(
     assert "█" in result.stdout
     text = report.read_text(encoding="utf-8")
     assert "simulated · h200" in text
-    assert "wrong_order.py" in text and text.count('class="timeline"') == 2
+    assert "wrong_order.py" in text and text.count('class="timeline"') == 4
     assert "The order was kept" in text and text.count('class="chart memory"') == 3
     assert not re.search(r"https?://|@import|url\(|<link|<script[^>]+src|<img", text)
+
+
+@pytest.mark.sim_only
+@pytest.mark.sim(clock="wall")
+@pytest.mark.usefixtures("small_groups")
+def test_the_weights_chapter_on_a_card_draws_what_is_known(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a card: in real time, with timelines from events."""
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "sim", None)
+        result = weights.CHAPTER.run(Context(driver, driver.device(), None, None))
+    assert result.facts["same_results"] is True and result.facts["misses"] == 0
+    plain, ring = (block for block in result.blocks if isinstance(block, Timeline))
+    assert [lane.name for lane in plain.lanes] == ["copy", "attn", "ffn"]
+    assert [lane.name for lane in ring.lanes] == ["attn", "ffn"]
+    assert {len(lane.spans) for lane in ring.lanes} == {weights.LAYERS}
+    assert "not drawn" in ring.caption
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,21 @@ def test_event_recorder_sees_what_the_simulated_gpu_saw(device: Device) -> None:
     for seen, real in zip(recorded, exact, strict=True):
         assert seen.start - shift == pytest.approx(real.start, abs=MARGIN)
         assert seen.end - shift == pytest.approx(real.end, abs=MARGIN)
+
+
+def test_the_first_start_is_on_the_clock_of_the_host(device: Device) -> None:
+    clock = time.perf_counter if device.driver.sim is None else device.driver.sim.now
+    with device.stream() as stream:
+        with device.timeline() as timeline:
+            device.kernels.spin(1000, stream=stream)
+            stream.synchronize()
+            asked = clock()
+            device.kernels.spin(SPIN_NS, stream=stream)
+            stream.synchronize()
+            done = clock()
+        second = timeline.spans[1]
+        assert asked - MARGIN <= timeline.first_start + second.start
+        assert timeline.first_start + second.end <= done + MARGIN
+        with device.timeline() as empty:
+            pass
+    assert empty.first_start == 0

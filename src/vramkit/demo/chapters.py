@@ -1,5 +1,5 @@
 """The chapters, in the order they are shown."""
 
-from vramkit.demo import card, overlap, pool, race
+from vramkit.demo import card, overlap, pool, race, weights
 
-CHAPTERS = (card.CHAPTER, overlap.CHAPTER, pool.CHAPTER, race.CHAPTER)
+CHAPTERS = (card.CHAPTER, overlap.CHAPTER, weights.CHAPTER, pool.CHAPTER, race.CHAPTER)

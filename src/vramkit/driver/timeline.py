@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -45,11 +46,19 @@ class Timeline(Owner):
         self.device = device
         self._limit = integer(limit, "limit", 1)
         self._spans: list[TimelineSpan] = []
+        self._first = 0.0
 
     @property
     def spans(self) -> list[TimelineSpan]:
         """In order of their starts; empty until the with statement is left."""
         return list(self._spans)
+
+    @property
+    def first_start(self) -> float:
+        """The host's clock at the start of the first span: seconds of Simulator.now() on the
+        simulated GPU, of time.perf_counter() on a card, there as exact as the recording of an event
+        on an idle card. 0 without spans."""
+        return self._first
 
     def __enter__(self) -> Self:
         driver = self.device.driver
@@ -75,7 +84,10 @@ class Timeline(Owner):
             else:
                 assert recorder is not None
                 spans = recorder.spans()
-            self._spans = _from_first(spans)
+            self._first = min((span.start for span in spans), default=0.0)
+            self._spans = moved(spans, -self._first)
+            if recorder is not None and spans:
+                self._first += recorder.origin
         finally:
             if sim is not None:
                 sim.start_timeline(0)
@@ -85,41 +97,48 @@ class Timeline(Owner):
 
     def to_chrome_trace(self) -> dict[str, Any]:
         """The trace event format: one process for the device, one thread a lane; microseconds."""
-        process = self.device.ordinal
-        lanes = {lane: i for i, lane in enumerate(dict.fromkeys(s.lane for s in self._spans))}
-        label = f"{self.device.name}; {self.device.driver.description}"
-        events: list[dict[str, Any]] = [_metadata("process_name", process, 0, label)]
-        events += [_metadata("thread_name", process, tid, lane) for lane, tid in lanes.items()]
-        events += [
-            {
-                "ph": "X",
-                "name": span.name,
-                "ts": span.start * 1e6,
-                "dur": (span.end - span.start) * 1e6,
-                "pid": process,
-                "tid": lanes[span.lane],
-                "args": {"stream": span.stream, "bytes": span.nbytes},
-            }
-            for span in self._spans
-        ]
-        return {"traceEvents": events, "displayTimeUnit": "ms"}
+        return chrome_trace(self.device, self._spans)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a Chrome trace, which chrome://tracing and ui.perfetto.dev open."""
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(self.to_chrome_trace(), file)
+        save_chrome_trace(path, self.to_chrome_trace())
+
+
+def chrome_trace(device: Device, spans: Sequence[TimelineSpan]) -> dict[str, Any]:
+    """Spans as a Chrome trace. Their names and lanes may be others than a Timeline gives them."""
+    process = device.ordinal
+    lanes = {lane: i for i, lane in enumerate(dict.fromkeys(s.lane for s in spans))}
+    label = f"{device.name}; {device.driver.description}"
+    events: list[dict[str, Any]] = [_metadata("process_name", process, 0, label)]
+    events += [_metadata("thread_name", process, tid, lane) for lane, tid in lanes.items()]
+    events += [
+        {
+            "ph": "X",
+            "name": span.name,
+            "ts": span.start * 1e6,
+            "dur": (span.end - span.start) * 1e6,
+            "pid": process,
+            "tid": lanes[span.lane],
+            "args": {"stream": span.stream, "bytes": span.nbytes},
+        }
+        for span in spans
+    ]
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def save_chrome_trace(path: str | PathLike[str], trace: dict[str, Any]) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(trace, file)
+
+
+def moved(spans: Sequence[TimelineSpan], seconds: float) -> list[TimelineSpan]:
+    """The spans that much later, in order of their starts."""
+    shifted = [span._replace(start=span.start + seconds, end=span.end + seconds) for span in spans]
+    return sorted(shifted, key=lambda span: span.start)
 
 
 def _metadata(name: str, process: int, thread: int, value: str) -> dict[str, Any]:
     return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": {"name": value}}
-
-
-def _from_first(spans: list[TimelineSpan]) -> list[TimelineSpan]:
-    if not spans:
-        return []
-    first = min(span.start for span in spans)
-    moved = [span._replace(start=span.start - first, end=span.end - first) for span in spans]
-    return sorted(moved, key=lambda span: span.start)
 
 
 # The simulated GPU
@@ -175,6 +194,7 @@ class EventRecorder:
         self._marked: deque[_Marked] = deque(maxlen=limit)
         with device.legacy_stream as stream:
             self._origin.record(stream)
+        self.origin = time.perf_counter()
 
     @contextmanager
     def operation(

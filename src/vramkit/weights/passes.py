@@ -9,25 +9,40 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 import msgspec
+
+from vramkit import _core
 
 if TYPE_CHECKING:
     from vramkit.driver import Device, Stream
     from vramkit.weights.manager import WeightManager
 
 
-class PassTime(msgspec.Struct, frozen=True):
-    """One pass, in seconds, from the end of the work before it to the end of its own.
-    `host_blocked`: the host waited in ensure_group_on_gpu(), or spent its cost. `stalled`: the
-    card did not compute."""
+class HostWait(NamedTuple):
+    """The host was blocked, by the clock of PassTime.start: in ensure_group_on_gpu(), or until the
+    card had done its work."""
 
+    name: str
+    for_weights: bool
+    start: float
+    end: float
+
+
+class PassTime(msgspec.Struct, frozen=True):
+    """One pass, in seconds, from the end of the work before it to the end of its own. `start` is by
+    the host's clock: Simulator.now(), or time.perf_counter() on a card. `host_blocked`: the host
+    waited in ensure_group_on_gpu(), or spent its cost. `waits` are those, and the waits of a host
+    in step with the card. `stalled`: the card did not compute."""
+
+    start: float
     wall: float
     computed: float
     host_blocked: float
     copied_bytes: int
     misses: int
+    waits: tuple[HostWait, ...]
 
     @property
     def stalled(self) -> float:
@@ -53,16 +68,13 @@ def run_passes(
     a group has a stream of its own. `host`: it runs ahead of the card, or waits for the card before
     it issues the next layer, or the next group. `beside(i)` is called before group i.
     """
-    if len(seconds) != len(manager.layout.groups):
-        raise ValueError(
-            f"there are {len(manager.layout.groups)} groups and {len(seconds)} compute times"
-        )
-    with ExitStack() as stack:
-        run = _Passes(manager, seconds, ensure_cost, streams, host, beside, stack)
+    with Passes(manager, seconds, ensure_cost, streams, host, beside) as run:
         return [run.one() for _ in range(passes)]
 
 
-class _Passes:
+class Passes:
+    """Runs passes one by one, on compute streams of its own until the end of a with statement."""
+
     def __init__(
         self,
         manager: WeightManager,
@@ -71,36 +83,52 @@ class _Passes:
         streams: int,
         host: Host,
         beside: Callable[[int], None] | None,
-        stack: ExitStack,
     ) -> None:
+        groups = manager.layout.groups
+        if len(seconds) != len(groups):
+            raise ValueError(f"there are {len(groups)} groups and {len(seconds)} compute times")
         self.manager, self.seconds = manager, seconds
         self.ensure_cost, self.host, self.beside = ensure_cost, host, beside
-        device = manager.device
-        self.device: Device = device
-        sim = device.driver.sim
+        self.device: Device = manager.device
+        sim = self.device.driver.sim
         self.clock: Callable[[], float] = time.perf_counter if sim is None else sim.now
-        names = sorted({group.name for group in manager.layout.groups}) if streams == 2 else [""]
-        made = {name: stack.enter_context(device.stream()) for name in names}
-        groups = manager.layout.groups
+        self._made = ExitStack()
+        names = sorted({group.name for group in groups}) if streams == 2 else [""]
+        made = {name: self._made.enter_context(self.device.stream()) for name in names}
         self.streams: list[Stream] = [made[g.name if streams == 2 else ""] for g in groups]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._made.close()
+
+    @property
+    def stream_ids(self) -> set[int]:
+        """Of the compute streams."""
+        return {_core.stream_id(self.device, stream) for stream in self.streams}
 
     def one(self) -> PassTime:
         manager, groups = self.manager, self.manager.layout.groups
         self._synchronize()
         before, start = manager.stats(), self.clock()
+        waits: list[HostWait] = []
         blocked = 0.0
         manager.begin_pass()
         for number, group in enumerate(groups):
             first = number == 0 or groups[number - 1].layer != group.layer
-            if self.host == "group" or (first and self.host == "layer"):
+            if number and (self.host == "group" or (first and self.host == "layer")):
+                asked = self.clock()
                 self._synchronize()
+                waits.append(HostWait("wait for the card", False, asked, self.clock()))
             if self.beside is not None:
                 self.beside(number)
-            asked = self.clock()
             if first and manager.policy.wait == "block":
+                asked = self.clock()
                 manager.ensure_group_on_gpu(group.layer, group.name)
                 self._spend(self.ensure_cost)
-                blocked += self.clock() - asked
+                waits.append(HostWait(f"ensure {group}", True, asked, self.clock()))
+                blocked += waits[-1].end - asked
             stream = self.streams[number]
             if number and stream is not self.streams[number - 1]:
                 with self.streams[number - 1].record() as done:
@@ -110,11 +138,13 @@ class _Passes:
         self._synchronize()
         wall, after = self.clock() - start, manager.stats()
         return PassTime(
+            start=start,
             wall=wall,
             computed=sum(self.seconds),
             host_blocked=blocked,
             copied_bytes=after.copied_bytes - before.copied_bytes,
             misses=after.misses - before.misses,
+            waits=tuple(waits),
         )
 
     def _synchronize(self) -> None:
