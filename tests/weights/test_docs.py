@@ -13,8 +13,11 @@ from vramkit.driver import Driver
 PAGE = Path(__file__).parents[2] / "docs" / "weights.md"
 
 
-def examples() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+OFFLOAD = PAGE.with_name("offload.md")
+
+
+def examples(page: Path = PAGE) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.sim_only
@@ -42,3 +45,16 @@ def test_the_examples_run(
 def test_the_page_names_every_policy() -> None:
     words = set(re.findall(r"`(\w+)`", PAGE.read_text("utf-8")))
     assert set(vramkit.weights.POLICIES) <= words
+
+
+@pytest.mark.sim_only
+def test_the_example_of_offload_runs(
+    driver: Driver, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("VRAMKIT_DRIVER", "sim")
+    (example,) = examples(OFFLOAD)
+    names: dict[str, object] = {}
+    exec(compile(example, OFFLOAD.name, "exec"), names)
+    assert "streamed in a pass" in capsys.readouterr().out
+    names.clear()
