@@ -30,6 +30,8 @@ def test_settings_are_those_of_the_reset(sim: Simulator) -> None:
     assert (settings.profile, settings.clock) == ("allocator-study", "wall")
     assert (settings.checker, settings.data) == (False, False)
     assert (settings.capacity, settings.devices) == (1 << 30, 2)
+    assert settings.host_to_device_bytes_per_s == 55.4e9
+    assert settings.matmul_flops_per_s == 612.5e12
 
 
 def test_bad_settings_are_refused_and_change_nothing(sim: Simulator, device: Device) -> None:

@@ -391,6 +391,32 @@ TEST(missing_keys_are_allowed_only_when_extending_and_a_name_never) {
     CHECK(has(extending("extends = \"h200\""), "x.toml: missing: name; a name is not inherited"));
 }
 
+TEST(compute_rates_are_optional_and_known_together_or_not_at_all) {
+    CHECK_EQUAL(h200().compute.matmul_flops_per_s, 612.5e12);
+    CHECK_EQUAL(sound(find_profile("weight-streaming", shipped())).compute.matmul_flops_per_s, 0);
+    const std::string start = "name = \"x\"\nextends = \"h200\"\n[compute]\n";
+    CHECK(has(extending(start + "weights_bytes_per_s = 0"),
+              "x.toml:4: [compute] weights_bytes_per_s = 0: must be given with the other two"));
+    const Profile none =
+        sound(parse_profile(start + "matmul_flops_per_s = 0\nattention_flops_per_s = 0\n"
+                                    "weights_bytes_per_s = 0\n",
+                            "x.toml", shipped()));
+    CHECK_EQUAL(none.compute.attention_flops_per_s, 0);
+    CHECK(has(extending(start + "matmul_flops_per_s = -1"), "at least 0 and at most 1e+18"));
+    CHECK(has(extending("name = \"x\"\nextends = \"h200\"\nmatmul_flops_per_s = 1"),
+              "that key belongs in [compute]"));
+
+    // Without extends the section may be left out, but not a part of it.
+    std::ifstream file(shipped() / "h200.toml", std::ios::binary);
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    const std::size_t begin = text.find("[compute]"), end = text.find("[calls]");
+    REQUIRE(begin < end && end != std::string::npos);
+    const std::string rest = text.substr(0, begin) + text.substr(end);
+    CHECK_EQUAL(sound(parse_profile(rest, "x.toml")).compute.weights_bytes_per_s, 0);
+    CHECK(has(error_of(parse_profile(rest + "\n[compute]\nmatmul_flops_per_s = 1e12\n", "x.toml")),
+              "x.toml: [compute] attention_flops_per_s = 0 (not given): must be given"));
+}
+
 TEST(a_profile_that_is_not_there_lists_what_is) {
     const std::string error = error_of(find_profile("h20", shipped()));
     CHECK(has(error, "no profile \"h20\" in "));

@@ -151,6 +151,7 @@ void write_left_open(Json& json, const Machine& machine) {
 
 void write_settings(Json& json, const Settings& settings) {
     const auto& link = settings.profile.link;
+    const auto& compute = settings.profile.compute;
     json.begin_object()
         .field("profile", std::string_view(settings.profile.name))
         .field("clock", settings.wall_clock ? "wall" : "virtual")
@@ -164,6 +165,9 @@ void write_settings(Json& json, const Settings& settings) {
         .field("link_width", settings.profile.link_width)
         .field("host_to_device_bytes_per_s", link.host_to_device_bytes_per_s)
         .field("device_to_host_bytes_per_s", link.device_to_host_bytes_per_s)
+        .field("matmul_flops_per_s", compute.matmul_flops_per_s)
+        .field("attention_flops_per_s", compute.attention_flops_per_s)
+        .field("weights_bytes_per_s", compute.weights_bytes_per_s)
         .end_object();
 }
 

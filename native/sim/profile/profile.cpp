@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <system_error>
+#include <utility>
 
 #include "sim/profile/profile_fields.h"
 
@@ -82,6 +83,19 @@ std::optional<Problem> find_contradiction(const Profile& p) {
                 "link", std::string(pair.slow_key), shown(pair.slow),
                 "must be at most " + std::string(pair.fast_key) + ", " + shown(pair.fast)};
         }
+    }
+    const Compute& c = p.compute;
+    const std::pair<std::string_view, double> rates[] = {
+        {"matmul_flops_per_s", c.matmul_flops_per_s},
+        {"attention_flops_per_s", c.attention_flops_per_s},
+        {"weights_bytes_per_s", c.weights_bytes_per_s},
+    };
+    const auto known = [](const auto& each) { return each.second > 0; };
+    if (std::ranges::any_of(rates, known) && !std::ranges::all_of(rates, known)) {
+        const auto unknown = std::ranges::find_if_not(rates, known);
+        return Problem{"compute", std::string(unknown->first), "0",
+                       "must be given with the other two rates of [compute], or all three be 0 or "
+                       "left out: not known"};
     }
     return {};
 }

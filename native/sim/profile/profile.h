@@ -58,6 +58,14 @@ struct Kernels {
     double host_function_ns = 0;  // from ready to the call of a host function
 };
 
+// [compute]: how fast the card computes with weights in bf16, for predictions of whole models. The
+// simulated GPU itself runs no such kernel. Optional; 0: not known. All are known, or none.
+struct Compute {
+    double matmul_flops_per_s = 0;     // many tokens: bound by arithmetic
+    double attention_flops_per_s = 0;  // causal: the half of the scores that is not needed is free
+    double weights_bytes_per_s = 0;    // few tokens: bound by reading the weights
+};
+
 struct Profile {
     std::string name;         // letters, digits, . _ -; what reports call the profile
     std::string device_name;  // what cuDeviceGetName answers
@@ -79,6 +87,7 @@ struct Profile {
 
     Link link;
     Kernels kernels;
+    Compute compute;
 
     double default_call_ns = 0;        // [calls] default: every call without an entry of its own
     std::vector<CallCost> calls;       // [calls], by call index; one for each of known_calls()

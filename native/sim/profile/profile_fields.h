@@ -24,6 +24,7 @@ inline constexpr double largest_exact =
 
 inline constexpr Bounds rate{0, 1e15, true};
 inline constexpr Bounds duration{0, 1e12};
+inline constexpr Bounds rate_if_known{0, 1e18};
 
 enum class TextRule { word, printable };
 
@@ -48,6 +49,9 @@ struct Problem {
 
 // The first thing that is wrong with a profile: a value out of bounds, or two that contradict.
 std::optional<Problem> find_problem(const Profile& profile);
+
+// Whether a profile that extends no other may leave a section's keys out.
+inline bool optional_section(std::string_view section) { return section == "compute"; }
 
 template <class Member>
 constexpr bool is_text = std::is_same_v<std::remove_cv_t<Member>, std::string>;
@@ -93,6 +97,10 @@ void for_each_field(SomeProfile& p, Visit&& visit) {
     visit("kernels", "event_record_ns", k.event_record_ns, duration);
     visit("kernels", "event_wait_ns", k.event_wait_ns, duration);
     visit("kernels", "host_function_ns", k.host_function_ns, duration);
+    auto& c = p.compute;
+    visit("compute", "matmul_flops_per_s", c.matmul_flops_per_s, rate_if_known);
+    visit("compute", "attention_flops_per_s", c.attention_flops_per_s, rate_if_known);
+    visit("compute", "weights_bytes_per_s", c.weights_bytes_per_s, rate_if_known);
     visit("calls", "default", p.default_call_ns, duration);
 }
 

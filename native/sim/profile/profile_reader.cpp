@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace fields;
 
-constexpr std::string_view section_names[] = {"link", "kernels", "calls", "calls_busy"};
+constexpr std::string_view section_names[] = {"link", "kernels", "compute", "calls", "calls_busy"};
 constexpr std::size_t largest_file = 1 << 20;
 
 std::string joined(const std::vector<std::string>& words) {
@@ -195,6 +195,7 @@ class ProfileReader {
         const toml::Entry* entry = section ? section->find(problem.key) : nullptr;
         const std::string what = full_key(problem.section, problem.key) + " = " + problem.value;
         if (entry) return located(entry->line, what + ": " + problem.complaint);
+        if (extends_.empty()) return origin_ + ": " + what + " (not given): " + problem.complaint;
         return origin_ + ": " + what + " (inherited from " + in_quotes(extends_) +
                "): " + problem.complaint + "; give the key here as well";
     }
@@ -276,7 +277,7 @@ class ProfileReader {
             section.name.empty() ? "before any [section]" : "in [" + section.name + "]";
         std::string message = "unknown key " + in_quotes(entry.key) + " " + place +
                               "; nearest: " + nearest(entry.key, keys_of(section.name));
-        for (const std::string_view other : {"", "link", "kernels", "calls"}) {
+        for (const std::string_view other : {"", "link", "kernels", "compute", "calls"}) {
             const std::vector<std::string_view> keys = keys_of(other);
             if (other == section.name || std::ranges::find(keys, entry.key) == keys.end()) continue;
             message += other.empty() ? "; that key belongs before any [section]"
@@ -291,7 +292,7 @@ class ProfileReader {
         Profile blank;
         for_each_field(blank, [&](std::string_view in, std::string_view key, auto&, auto) {
             const toml::Section* section = document_.find(in);
-            if (section && section->find(key)) return;
+            if (optional_section(in) || (section && section->find(key))) return;
             if (extends_.empty() || key == "name") missing.push_back(full_key(in, key));
         });
         if (missing.empty()) return {};

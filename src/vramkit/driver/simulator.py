@@ -20,7 +20,8 @@ MOST_ADVANCE = 1e9  # seconds
 class SimulatorSettings(msgspec.Struct):
     """The current settings of the simulated GPU; `capacity` in bytes for each device.
 
-    `profile_memory` is the memory of the profile's card, which may be more than `capacity`.
+    `profile_memory` is the memory of the profile's card, which may be more than `capacity`. The
+    rates are those of the profile; of those that compute, 0 is one that it does not know.
     """
 
     profile: str
@@ -32,6 +33,11 @@ class SimulatorSettings(msgspec.Struct):
     devices: int
     link_generation: int
     link_width: int
+    host_to_device_bytes_per_s: float
+    device_to_host_bytes_per_s: float
+    matmul_flops_per_s: float
+    attention_flops_per_s: float
+    weights_bytes_per_s: float
 
 
 class _Refusal(msgspec.Struct):
