@@ -1,4 +1,4 @@
-"""How much memory of a card weights may take, as people write it."""
+"""Amounts of memory as people write them: of a card that weights may take, and of weights."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ UNITS = {
     "TIB": 1 << 40,
 }
 ALLOWED = 'bytes, or text such as "24GiB", "800MB" or "60%" (of the card\'s memory)'
+
+
+def parse_bytes(text: str, what: str) -> int:
+    """Bytes, from text without a percentage. Raises ValueError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    nbytes = float(match[1]) * UNITS.get(match[2].upper(), 0) if match else 0
+    if nbytes < 1:
+        raise ValueError(f'{what} is {text!r}; it may be bytes, or text such as "24GiB" or "800MB"')
+    return int(nbytes)
 
 
 def parse_budget(budget: SupportsIndex | str, total: int) -> int:

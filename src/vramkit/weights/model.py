@@ -62,8 +62,9 @@ class UnsupportedModel(ValueError):
     """The model has a weight that cannot be streamed."""
 
 
-def analyse(torch: Any, model: Any, *, small: int = SMALL) -> Model:
-    """Modules with less than `small` bytes of weights keep them on the card.
+def analyse(torch: Any, model: Any, *, small: int = SMALL, meta: bool = False) -> Model:
+    """Modules with less than `small` bytes of weights keep them on the card. `meta`: weights may be
+    on the meta device, without values, for a plan.
 
     Raises TypeError for what is no module, UnsupportedModel by the weight's name.
     """
@@ -79,7 +80,7 @@ def analyse(torch: Any, model: Any, *, small: int = SMALL) -> Model:
         raise ValueError(f"the {type(model).__name__} has no parameters or buffers to stream")
     trained = _trained(weights)
     streamable = [w for w in weights if w.tensor.numel() and id(w.tensor) not in trained]
-    _refuse(torch, streamable)
+    _refuse(torch, streamable, meta)
     by_tensor = {id(weight.tensor): weight for weight in streamable}
     groups: list[Group] = []
     grouped: list[tuple[Weight, ...]] = []
@@ -126,12 +127,12 @@ def _trained(weights: Sequence[Weight]) -> set[int]:
     return {id(tensor) for tensor in parameters if tensor.requires_grad}
 
 
-def _refuse(torch: Any, weights: Sequence[Weight]) -> None:
+def _refuse(torch: Any, weights: Sequence[Weight], meta: bool) -> None:
     plain = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
     spans: dict[int, list[tuple[int, int, Weight]]] = {}
     for weight in weights:
         tensor, name = weight.tensor, weight.names[0]
-        if tensor.is_meta:
+        if tensor.is_meta and not meta:
             raise UnsupportedModel(
                 f"{name} is on the meta device and has no values; load the weights first"
             )
@@ -147,6 +148,8 @@ def _refuse(torch: Any, weights: Sequence[Weight]) -> None:
                 f"{name} has gaps or overlaps between its elements (shape {tuple(tensor.shape)}, "
                 f"strides {tensor.stride()}); make it contiguous first"
             )
+        if tensor.is_meta:
+            continue  # it has no address
         storage = tensor.untyped_storage().data_ptr()
         begin = tensor.data_ptr()
         spans.setdefault(storage, []).append((begin, begin + weight.nbytes, weight))
@@ -247,7 +250,7 @@ class _Parts:
 
     def _add(self, parts: Sequence[tuple[str, Any]]) -> None:
         """The parts of one layer."""
-        names = _group_names([path for path, _ in parts])
+        names = group_names([path for path, _ in parts])
         for (path, module), name in zip(parts, names, strict=True):
             self.found.append(_Found(path, module, self._layers, name))
         self._layers += 1
@@ -276,7 +279,7 @@ def _alike(stack: Any) -> bool:
 _KINDS = {"attn": ("att",), "ffn": ("mlp", "ffn", "feed_forward", "moe", "expert")}
 
 
-def _group_names(paths: Sequence[str]) -> list[str]:
+def group_names(paths: Sequence[str]) -> list[str]:
     """ "attn" and "ffn" where just one part of the layer is that, else the part's own name."""
     last = [path.rpartition(".")[2] for path in paths]
     own = last if len(set(last)) == len(last) else list(paths)
