@@ -9,6 +9,11 @@ from vramkit.weights.manager import WeightStats as WeightStats
 from vramkit.weights.model import UnsupportedModel as UnsupportedModel
 from vramkit.weights.offloading import Offload as Offload
 from vramkit.weights.offloading import offload as offload
+from vramkit.weights.planner import ModelError as ModelError
+from vramkit.weights.planner import Plan as Plan
+from vramkit.weights.planner import Prediction as Prediction
+from vramkit.weights.planner import Refused as Refused
+from vramkit.weights.planner import plan as plan
 from vramkit.weights.schedule import POLICIES as POLICIES
 from vramkit.weights.schedule import Policy as Policy
 from vramkit.weights.schedule import Schedule as Schedule
