@@ -19,7 +19,7 @@ def test_help_lists_the_commands(vramkit: Vramkit) -> None:
     result = vramkit("--help")
     assert result.returncode == 0
     assert "GPU memory for work that no longer fits the card." in result.stdout
-    for command in ("doctor", "check", "demo"):
+    for command in ("doctor", "check", "plan", "demo"):
         assert f"│ {command} " in result.stdout
 
 

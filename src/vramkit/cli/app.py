@@ -34,6 +34,14 @@ COMMANDS = {
         Exit status: 0 no report and the program succeeded, 1 reports (--error-exitcode sets
         another), 2 wrong usage, 3 no driver call was seen, 127 no such program, else the
         program's own: its exit status, or 128 + the signal that ended it.""",
+    "plan": """Predict what streaming a model's weights costs, before the run and without the card.
+
+        Runs the engine of vramkit.offload() on the simulated GPU. Reads a transformers config or
+        the header of a safetensors checkpoint, no weights:
+        vramkit plan path/of/the/model --budget 24GiB
+
+        Exit status: 0 planned, 1 a package or a file is missing, 2 wrong usage, or a budget that is
+        too small.""",
     "demo": """A short guided run, with a report to keep.
 
         Uses the NVIDIA card of this machine, else the simulated GPU, and says which.
