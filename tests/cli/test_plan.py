@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from vramkit.report.blocks import Table
 from vramkit.weights import Plan
+from vramkit.weights.planner.arithmetic import Rates
 from vramkit.weights.planner.words import blocks
 
 from .support import VramkitHere
@@ -50,6 +52,25 @@ def test_json_is_the_whole_plan(vramkit_here: VramkitHere) -> None:
     assert plan.policies and plan.splits and plan.budgets
     assert {"bound_s", "link_utilisation", "limit"} <= json.loads(done.stdout)["chosen"].keys()
     assert len(list(blocks(plan))) == 8
+
+
+def test_the_compute_time_says_where_it_is_from(vramkit_here: VramkitHere) -> None:
+    plan = msgspec.json.decode(vramkit_here("plan", *BY_HAND, "--json").stdout, type=Plan)
+    rates = Rates(612.5e12, 447.8e12, 2.117e12)
+    for changes, words in [
+        (
+            {"compute_from": "measured pass"},
+            "from one measured pass, divided among groups by bytes",
+        ),
+        ({"compute_from": "measured pass", "rates": rates}, "groups by the profile's rates"),
+        (
+            {"compute_from": "profile", "rates": rates},
+            "by the profile's rates for bf16: matmul 612",
+        ),
+    ]:
+        first = next(iter(blocks(msgspec.structs.replace(plan, **changes))))
+        assert isinstance(first, Table)
+        assert words in dict(first.rows)["compute"]
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,10 @@ def test_a_checkpoint_of_several_files(tmp_path: Path) -> None:
     (tmp_path / "b.safetensors").unlink()
     with pytest.raises(ModelError, match=r"names 2 files, of which 1 are not beside it \(b\.safe"):
         read_model(index)
+    for content, message in [('{"weight_map": {}}', "names no files"), ("[]", "is no index")]:
+        index.write_text(content)
+        with pytest.raises(ModelError, match=message):
+            read_model(tmp_path)
 
 
 def test_an_encoder_comes_before_its_decoder(tmp_path: Path) -> None:

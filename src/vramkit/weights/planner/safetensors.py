@@ -39,6 +39,8 @@ def files_of(index: Path) -> list[Path]:
     except msgspec.DecodeError as error:
         raise ModelError(f"{index} is no index of a safetensors checkpoint: {error}") from None
     files = [index.parent / name for name in sorted(set(named))]
+    if not files:
+        raise ModelError(f"{index} names no files")
     missing = [path.name for path in files if not path.is_file()]
     if missing:
         raise ModelError(

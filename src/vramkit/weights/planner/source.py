@@ -62,17 +62,18 @@ def _at(path: Path) -> ModelShape:
 def _in_folder(folder: Path) -> ModelShape:
     """The config tells the modules, as offload() will see them; the checkpoint of a quantised model
     tells its sizes, and serves where transformers is not installed."""
-    config, files = folder / CONFIG, files_in(folder)
+    config = folder / CONFIG
     if config.is_file():
-        settings = read_config(config)
-        missing = missing_packages()
-        if not files or not (missing or "quantization_config" in settings):
+        settings, missing = read_config(config), missing_packages()
+        if not missing and "quantization_config" not in settings:
             return shape_of_config(config, settings)
+        if not (files := files_in(folder)):
+            return shape_of_config(config, settings)  # raises what is missing
         why = f"{missing} not installed" if missing else "the model is quantised"
         found = _checkpoint(folder, files)
         note = f"groups are by the names in the checkpoint's header: {why}"
         return structs.replace(found, notes=(*found.notes, note))
-    if files:
+    if files := files_in(folder):
         return _checkpoint(folder, files)
     raise ModelError(f"{folder} has neither {CONFIG} nor *.safetensors; the model may be {ALLOWED}")
 

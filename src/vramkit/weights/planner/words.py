@@ -81,7 +81,8 @@ def _compute(plan: Plan) -> str:
     if plan.compute_from == "given":
         return f"{text}, as given for each group"
     if plan.compute_from == "measured pass":
-        return f"{text}, from one measured pass"
+        by = "bytes" if plan.rates is None else "the profile's rates"
+        return f"{text}, from one measured pass, divided among groups by {by}"
     assert plan.rates is not None
     return (
         f"{text}, by the profile's rates for bf16: matmul "
