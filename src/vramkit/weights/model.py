@@ -52,6 +52,7 @@ class Part(NamedTuple):
 class Model(NamedTuple):
     """`weights[i]` are those of `groups[i]`; `kept` are small, trained, or no module's own."""
 
+    module: Any
     groups: tuple[Group, ...]
     weights: tuple[tuple[Weight, ...], ...]
     parts: tuple[Part, ...]
@@ -64,7 +65,7 @@ class UnsupportedModel(ValueError):
 
 def analyse(torch: Any, model: Any, *, small: int = SMALL, meta: bool = False) -> Model:
     """Modules with less than `small` bytes of weights keep them on the card. `meta`: weights may be
-    on the meta device, without values, for a plan.
+    on the meta device, without values.
 
     Raises TypeError for what is no module, UnsupportedModel by the weight's name.
     """
@@ -98,7 +99,7 @@ def analyse(torch: Any, model: Any, *, small: int = SMALL, meta: bool = False) -
         if used:
             parts.append(Part(found.name, found.module, used))
     kept = tuple(weight for weight in weights if id(weight.tensor) not in where)
-    return Model(tuple(groups), tuple(grouped), tuple(parts), kept)
+    return Model(model, tuple(groups), tuple(grouped), tuple(parts), kept)
 
 
 # Weights
@@ -134,7 +135,8 @@ def _refuse(torch: Any, weights: Sequence[Weight], meta: bool) -> None:
         tensor, name = weight.tensor, weight.names[0]
         if tensor.is_meta and not meta:
             raise UnsupportedModel(
-                f"{name} is on the meta device and has no values; load the weights first"
+                f"{name} is on the meta device and has no values; load the weights first, or give "
+                "offload() their source"
             )
         if type(tensor) not in plain:
             raise UnsupportedModel(

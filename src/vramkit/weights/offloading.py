@@ -17,10 +17,10 @@ from vramkit.weights.group_on_card import GroupOnCard
 from vramkit.weights.hooks import ModelHooks, PartHooks
 from vramkit.weights.layout import ALIGNMENT, BudgetError
 from vramkit.weights.manager import WeightManager, WeightStats, plan_schedule
-from vramkit.weights.model import SMALL, analyse
+from vramkit.weights.model import SMALL, Model, analyse
 from vramkit.weights.report import OffloadReport, make_report
 from vramkit.weights.schedule import Policy
-from vramkit.weights.store import Kept, Store
+from vramkit.weights.store import Kept, Source, Store
 from vramkit.weights.torch_memory import TorchMemory, torch_memory
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def offload(
     policy: str | Policy = "auto",
     ring: int | None = None,
     keep_below: int = SMALL,
+    source: Source | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Offload:
     """Run a torch.nn.Module with its weights in host memory and `budget` of the card.
@@ -48,8 +49,10 @@ def offload(
     what it returns is what it returns with all weights on the card, bit for bit. `budget` is bytes,
     or text such as "24GiB" or "60%" of the card. `ring` is the most that weights on their way may
     take of it (default: two layers); the rest holds resident weights. Weights of modules with less
-    than `keep_below` bytes stay on the card. `progress(done, total)` is called in bytes while
-    weights are laid out in pinned host memory.
+    than `keep_below` bytes stay on the card. A model on the meta device gets its weights from
+    `source`: a safetensors checkpoint (a folder, a file or an index), read straight into pinned
+    memory, or a function that is given the model and loads it in place. `progress(done, total)` is
+    called in bytes while weights are laid out there.
 
     Inference runs under torch.no_grad() or torch.inference_mode(). To train adapters, freeze the
     other weights before this call: what is trained stays on the card, and backward streams the
@@ -62,6 +65,7 @@ def offload(
         policy=policy,
         ring=ring,
         keep_below=keep_below,
+        source=source,
         progress=progress,
     )
 
@@ -80,12 +84,14 @@ class Offload:
         policy: str | Policy,
         ring: int | None,
         keep_below: int,
+        source: Source | None,
         progress: Callable[[int, int], object] | None,
     ) -> None:
         torch = imported("torch", "torch")
         self._torch, self.model = torch, model
         self.device = _chosen_device(device)
-        parsed = analyse(torch, model, small=integer(keep_below, "keep_below"))
+        small = integer(keep_below, "keep_below")
+        parsed = analyse(torch, model, small=small, meta=source is not None)
         _refuse_second(model)
         self.budget = parse_budget(budget, self.device.memory_info().total)
         kept = sum(-(-weight.nbytes // ALIGNMENT) * ALIGNMENT for weight in parsed.kept)
@@ -99,6 +105,8 @@ class Offload:
                 f"budget is {bytes_text(self.budget)}; {bytes_text(kept)} of weights are small, "
                 "trained, or held by modules that have parts, and stay on the card"
             )
+        if source is not None:
+            _require_meta(parsed)
         self.kept_bytes = kept
         # The first parameter tells other libraries on which device a model is.
         settings: dict[str, Any] = {
@@ -113,6 +121,7 @@ class Offload:
             undo.callback(self._memory.close)
             self._store = Store(torch, self.device, parsed, progress)
             undo.callback(self._store.close)
+            self._store.fill(source)
             self.manager = WeightManager(
                 self.device,
                 parsed.groups,
@@ -208,6 +217,17 @@ def _chosen_device(device: Device | int | None) -> Device:
             f"device is {shown(device)}; it may be None, a number, or a Device of vramkit.driver"
         )
     return vramkit.driver.open().device(0 if device is None else integer(device, "device"))
+
+
+def _require_meta(model: Model) -> None:
+    """A source that would not be used is an error."""
+    for weights in model.weights:
+        for weight in weights:
+            if not weight.tensor.is_meta:
+                raise ValueError(
+                    f"source has no effect: {weight.names[0]} has its values already; build the "
+                    'model with torch.device("meta") to load it by offload()'
+                )
 
 
 def _refuse_second(model: Any) -> None:

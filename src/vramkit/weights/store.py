@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from vramkit.weights.checkpoint import Checkpoint, Reading, read_all
 from vramkit.weights.model import Model, Weight
+from vramkit.weights.safetensors import ModelError
 from vramkit.weights.slab import Slab
 
 if TYPE_CHECKING:
     from vramkit.driver import Device
+
+
+Source = str | os.PathLike[str] | Callable[[Any], object]
+"""Where a model on the meta device gets its values: a checkpoint, or a function that loads it."""
 
 
 class Store:
@@ -23,7 +31,7 @@ class Store:
         model: Model,
         progress: Callable[[int, int], object] | None,
     ) -> None:
-        self._torch = torch
+        self._torch, self._model = torch, model
         self._offsets: list[int] = []
         total = 0
         for group in model.groups:
@@ -38,17 +46,25 @@ class Store:
         self._slab = Slab.unpinned(device, total, released=min(in_host, total))
         self._bytes = torch.frombuffer(self._slab.view(), dtype=torch.uint8)
         self._homes: list[tuple[Any, Any]] = []  # tensors that were not in host memory, and where
+        self._progress = progress
+
+    def fill(self, source: Source | None) -> None:
+        """Moves the weights here, and pins them. Raises what the source raises."""
         try:
-            self._fill(model, progress)
+            if source is None:
+                self._take_over()
+            elif callable(source):
+                self._load_by(source)
+            else:
+                self._read_from(Checkpoint(source))
             self._slab.pin()
         except BaseException:
             self._restore_homes()
             raise
 
-    def _fill(self, model: Model, progress: Callable[[int, int], object] | None) -> None:
+    def _take_over(self) -> None:
         """Group by group: each tensor's old memory goes when its values are in the slab."""
-        total, done = self._slab.nbytes, 0
-        for number, weights in enumerate(model.weights):
+        for number, weights in enumerate(self._model.weights):
             for weight in weights:
                 tensor = weight.tensor
                 view = self.view(number, weight)
@@ -57,9 +73,68 @@ class Store:
                 if tensor.device.type != "cpu":
                     self._homes.append((tensor, tensor.device))
                 tensor.data = view
-            done += model.groups[number].nbytes
-            if progress is not None:
-                progress(done, total)
+            self._tell(number)
+
+    def _read_from(self, checkpoint: Checkpoint) -> None:
+        """Straight from the files: only the slab is in host memory."""
+        found = {
+            id(weight.tensor): checkpoint.find(weight.names, weight.tensor)
+            for weight in self._without_values()
+        }
+        for number, weights in enumerate(self._model.weights):
+            views = {id(weight.tensor): self.view(number, weight) for weight in weights}
+            read_all([Reading(found[key], _bytes_of(view)) for key, view in views.items()])
+            for weight in weights:
+                self._show(weight, views[id(weight.tensor)])
+            self._tell(number)
+        for weight in self._model.kept:
+            if id(weight.tensor) in found:
+                value = self._torch.empty_like(weight.tensor, device="cpu")
+                read_all([Reading(found[id(weight.tensor)], _bytes_of(value))])
+                self._show(weight, value)
+
+    def _load_by(self, load: Callable[[Any], object]) -> None:
+        """By the model's own loader, which writes into the slab."""
+        views = []
+        for number, weights in enumerate(self._model.weights):
+            for weight in weights:
+                view = self.view(number, weight)
+                views.append((weight, view.data_ptr()))
+                self._show(weight, view)
+        for weight in self._model.kept:
+            if weight.tensor.is_meta:
+                self._show(weight, self._torch.empty_like(weight.tensor, device="cpu"))
+        load(self._model.module)
+        for weight, address in views:
+            owner, key = weight.owners[0]
+            now = getattr(owner, key)
+            if now is not weight.tensor or now.data_ptr() != address:
+                raise ModelError(
+                    f"the source replaced {weight.names[0]} instead of writing its values in place "
+                    "(load_state_dict() without assign=True does that)"
+                )
+        if self._progress is not None:
+            self._progress(self._slab.nbytes, self._slab.nbytes)
+
+    def _without_values(self) -> list[Weight]:
+        every = [weight for weights in self._model.weights for weight in weights]
+        return every + [weight for weight in self._model.kept if weight.tensor.is_meta]
+
+    def _show(self, weight: Weight, value: Any) -> None:
+        """The parameter itself stays the same object, and so do its ties."""
+        tensor = weight.tensor
+        if not tensor.is_meta:
+            tensor.data = value
+        elif weight.is_buffer:
+            self._torch.utils.swap_tensors(tensor, value)
+        else:
+            parameter = self._torch.nn.Parameter(value, requires_grad=tensor.requires_grad)
+            self._torch.utils.swap_tensors(tensor, parameter)
+
+    def _tell(self, number: int) -> None:
+        if self._progress is not None:
+            done = self._offsets[number] + self._model.groups[number].nbytes
+            self._progress(done, self._slab.nbytes)
 
     @property
     def nbytes(self) -> int:
@@ -84,6 +159,12 @@ class Store:
             with suppress(self._torch.cuda.OutOfMemoryError):
                 tensor.data = tensor.data.to(home)
         self._homes.clear()
+
+
+def _bytes_of(tensor: Any) -> memoryview:
+    """Of a contiguous tensor in host memory."""
+    nbytes = tensor.numel() * tensor.element_size()
+    return memoryview((ctypes.c_uint8 * nbytes).from_address(tensor.data_ptr())).cast("B")
 
 
 def shaped(raw: Any, like: Any) -> Any:

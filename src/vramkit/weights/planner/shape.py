@@ -8,6 +8,7 @@ import msgspec
 
 from vramkit.weights.layout import ALIGNMENT, Group
 from vramkit.weights.planner.arithmetic import Arithmetic, Experts
+from vramkit.weights.safetensors import ModelError as ModelError
 
 NO_EXPERTS = (
     "how many of its experts a token uses is not known, without a config: all of them count"
@@ -23,10 +24,6 @@ class ModelShape(msgspec.Struct, frozen=True):
     arithmetic: tuple[Arithmetic, ...] = ()
     kept_bytes: int = 0
     notes: tuple[str, ...] = ()
-
-
-class ModelError(ValueError):
-    """What was given is no model that can be planned; the text says why and what can."""
 
 
 def make_shape(

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from vramkit.report.units import count_text
 from vramkit.weights.layout import Group
-from vramkit.weights.planner.arithmetic import Experts
+from vramkit.weights.planner.arithmetic import Experts, Tensor
 from vramkit.weights.planner.config import (
     experts_of,
     missing_packages,
@@ -21,8 +21,8 @@ from vramkit.weights.planner.config import (
 )
 from vramkit.weights.planner.module import shape_of_module
 from vramkit.weights.planner.names import shape_of
-from vramkit.weights.planner.safetensors import INDEX, files_in, files_of, read_header
 from vramkit.weights.planner.shape import ModelError, ModelShape
+from vramkit.weights.safetensors import INDEX, files_in, files_of, read_header
 
 ALLOWED = (
     "a folder with config.json or *.safetensors, one of these files, an index "
@@ -79,7 +79,11 @@ def _in_folder(folder: Path) -> ModelShape:
 
 
 def _checkpoint(path: Path, files: Sequence[Path]) -> ModelShape:
-    tensors = [tensor for file in files for tensor in read_header(file)]
+    tensors = [
+        Tensor(stored.name, stored.shape, stored.nbytes)
+        for file in files
+        for stored in read_header(file)
+    ]
     return shape_of(tensors, f"checkpoint {path}", experts=_experts_beside(files[0]))
 
 

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from vramkit.report.units import bytes_text
-from vramkit.weights.planner.arithmetic import Tensor
-from vramkit.weights.planner.shape import ModelError
 
 LARGEST_HEADER = 100_000_000  # the format's own limit
 INDEX = ".safetensors.index.json"
+
+
+class ModelError(ValueError):
+    """What was given is no model or checkpoint that can be read; the text says why and what can."""
+
+
+class StoredTensor(NamedTuple):
+    """Where the values of a tensor are. `dtype` is the format's word: "BF16"."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    path: Path
+    offset: int
+    nbytes: int
 
 
 class _Entry(msgspec.Struct):
@@ -22,6 +36,23 @@ class _Entry(msgspec.Struct):
 
 class _Index(msgspec.Struct):
     weight_map: dict[str, str]
+
+
+def files_at(path: Path) -> list[Path]:
+    """The files of the checkpoint at a path: a folder, an index, or the one file. Raises
+    ModelError."""
+    if path.is_dir():
+        if files := files_in(path):
+            return files
+        raise ModelError(f"{path} has no *.safetensors")
+    if path.name.endswith(INDEX):
+        return files_of(path)
+    if path.suffix == ".safetensors" and path.is_file():
+        return [path]
+    raise ModelError(
+        f"{path} is no checkpoint; it may be a folder with *.safetensors, such a file, or an index "
+        f"(*{INDEX})"
+    )
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -50,7 +81,7 @@ def files_of(index: Path) -> list[Path]:
     return files
 
 
-def read_header(path: Path) -> list[Tensor]:
+def read_header(path: Path) -> list[StoredTensor]:
     """In the order of the file. Raises ModelError, OSError."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -61,14 +92,21 @@ def read_header(path: Path) -> list[Tensor]:
                 f"{bytes_text(length)}, and the file has {bytes_text(whole)}"
             )
         text = file.read(length)
+    begin = 8 + length
     try:
         entries = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         entries.pop("__metadata__", None)
-        return [_tensor(name, msgspec.json.decode(e, type=_Entry)) for name, e in entries.items()]
+        read = {name: msgspec.json.decode(raw, type=_Entry) for name, raw in entries.items()}
     except msgspec.DecodeError as error:
         raise ModelError(f"the header of {path} cannot be read: {error}") from None
-
-
-def _tensor(name: str, entry: _Entry) -> Tensor:
-    begin, end = entry.data_offsets
-    return Tensor(name, entry.shape, end - begin)
+    return [
+        StoredTensor(
+            name,
+            entry.dtype,
+            entry.shape,
+            path,
+            begin + entry.data_offsets[0],
+            entry.data_offsets[1] - entry.data_offsets[0],
+        )
+        for name, entry in read.items()
+    ]
