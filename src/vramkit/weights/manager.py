@@ -219,12 +219,14 @@ class WeightManager(Owner):
         """The order of the pass that has ended, and what it followed."""
         known = next((n for n, s in enumerate(self._schedules) if s.order == order), None)
         if known is None:
-            known = self._add(make_schedule(self.layout, order, self.policy))
+            known = self._add(make_schedule(self.layout, order, self.policy, must_fit=False))
             self._engine.follow(known)
         before, self._following = self._following, known
         if self._next[before] != known:
             self._next[before] = known
-            made = make_schedule(self.layout, self._schedules[before].order, self.policy, order)
+            made = make_schedule(
+                self.layout, self._schedules[before].order, self.policy, order, must_fit=False
+            )
             self._schedules[before] = made
             self._engine.replace_schedule(before, *_lists(made), known)
 
