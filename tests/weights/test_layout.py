@@ -15,7 +15,7 @@ from vramkit.weights.layout import ALIGNMENT
 
 GRANULE = 4096
 
-EXAMPLES = settings(max_examples=rounds(200, 5000))
+EXAMPLES = settings(max_examples=rounds(100, 5000))
 
 
 @st.composite
