@@ -174,3 +174,31 @@ def test_a_lost_device(device: Device, sim: Simulator) -> None:
         manager.close()
     assert manager.closed
     sim.reset(PROFILE)
+
+
+@pytest.mark.parametrize("nth", range(1, 13))
+@pytest.mark.parametrize("call", ["cuEventRecord", "cuStreamWaitEvent", "cuEventCreate"])
+def test_a_pass_with_a_failure_is_not_measured_wrongly(
+    device: Device, sim: Simulator, call: str, nth: int
+) -> None:
+    """Measuring adds records: one that fails breaks no use, and the pass has no times."""
+    trials = Trials()
+    with device.stream() as stream, loaded(device, layers(3), budget=RING, timing=True) as model:
+        manager = model.manager
+        if call != "cuEventCreate":
+            model.run(stream)  # which makes all events
+        sim.inject(call, nth=nth, code=UNKNOWN)
+        run(model, stream, trials)
+        sim.clear_faults()
+        manager.begin_pass()
+        measured = manager.last_pass()
+        if measured is not None:
+            assert [each.group for each in measured.groups] == list(range(len(model.groups)))
+            assert all(each.waited >= 0 and each.used > 0 for each in measured.groups)
+        if call == "cuStreamWaitEvent" and trials.failed:
+            assert measured is None
+        model.run(stream)
+        manager.begin_pass()
+        again = manager.last_pass()
+        assert again is not None
+        assert [each.group for each in again.groups] == list(range(len(model.groups)))

@@ -166,8 +166,12 @@ class WeightManager(Owner):
         if streams or self._timing is None:
             self._engine.enter(number, compute_stream)
         else:
-            self._steps[number] = self._timing.asked(number, compute_stream)
-            self._engine.enter(number, compute_stream)
+            try:
+                self._steps[number] = self._timing.asked(number, compute_stream)
+                self._engine.enter(number, compute_stream)
+            except BaseException:
+                self._timing.fail()
+                raise
             self._timing.ready(self._steps[number], compute_stream)
         if self._entered is not None and not streams:
             self._entered.append(number)
