@@ -105,7 +105,8 @@ class WeightManager(Owner):
             )
             self._memory = stack.pop_all()
         self._schedules: list[Schedule] = []
-        self._next: list[int] = []  # the schedule that follows each
+        self._next: list[int] = []  # the schedule that follows each; -1: one that is gone
+        self._exchanged = 0  # the schedule that was replaced last
         self._add(first)
         self._engine.follow(0)
         self._following = 0  # the schedule of this pass, as far as is known
@@ -271,10 +272,16 @@ class WeightManager(Owner):
         return number
 
     def _exchange(self, schedule: Schedule) -> int:
-        """In the place of another one: that after the one of this pass, but for the first."""
-        number = 1 + self._following % (len(self._schedules) - 1)
+        """In the place of another one: each has its turn, but for the first and that of the pass
+        before."""
+        number = 1 + self._exchanged % (len(self._schedules) - 1)
+        if number == self._following:
+            number = 1 + number % (len(self._schedules) - 1)
+        self._exchanged = number
         self._engine.replace_schedule(number, *_lists(schedule), number)
         self._schedules[number] = schedule
+        # Schedules that the other one followed end with its groups, and are made again.
+        self._next = [-1 if each == number else each for each in self._next]
         self._next[number] = number
         return number
 
