@@ -18,7 +18,7 @@ from .support import GRANULE, KIB, PROFILE, Loaded, loaded
 pytestmark = [pytest.mark.sim_only]
 
 EXAMPLES = settings(
-    max_examples=rounds(40, 2000),
+    max_examples=rounds(100, 2000),
     # Each example resets the simulated GPU itself.
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -143,6 +143,8 @@ def test_every_use_sees_its_own_bytes(driver: Driver, data: st.DataObject) -> No
         "budget": GRANULE * data.draw(budgets(groups, policy)),
         "policy": policy,
         "chunk": data.draw(st.sampled_from([4 * KIB, 20 * KIB, 64 << 20])),
+        "prefer": data.draw(st.sets(st.integers(0, len(groups) - 1), max_size=3)),
+        "timing": data.draw(st.booleans()),
     }
     try:
         with (

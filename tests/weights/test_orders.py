@@ -159,3 +159,21 @@ def test_orders_without_end_take_no_memory_without_end(device: Device) -> None:
         before = model.manager.stats()
         model.run(stream, BACKWARD)
         assert difference(model, before) == (0, 0)
+
+
+def test_an_order_in_the_place_of_another_is_expected_behind_what_it_follows(
+    device: Device,
+) -> None:
+    chosen = random.Random(2)
+    orders = [chosen.sample(FORWARD, 6) for _ in range(2 * MOST_ORDERS)]
+    with device.stream() as stream, loaded(device, layers(9), budget=RING) as model:
+        for order in orders:
+            model.run(stream, FORWARD)
+            model.run(stream, order)
+        for _ in range(2):
+            model.run(stream, FORWARD)
+            model.run(stream, orders[-1])
+        before = model.manager.stats()
+        model.run(stream, FORWARD)
+        model.run(stream, orders[-1])
+        assert difference(model, before) == (0, 0)
