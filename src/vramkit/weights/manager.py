@@ -423,6 +423,8 @@ def chosen_policy(policy: str | Policy) -> Policy:
 
 
 def _same(one: SupportsCudaStream, other: SupportsCudaStream) -> bool:
+    # A stream of ours that has given its handle away asks the driver for its capture and its id at
+    # every later use: two calls more for each wait and release.
     return one is other or one.__cuda_stream__() == other.__cuda_stream__()
 
 
