@@ -107,6 +107,7 @@ class StreamerEngine final : public NativeObject {
                 [&](Streamer& streamer, Failure& why) { return streamer.evict(group, why); });
     }
     void synchronize() {
+        if (ExitGate::closed()) return;  // as above
         attempt("synchronize",
                 [](Streamer& streamer, Failure& why) { return streamer.synchronize(why); });
     }

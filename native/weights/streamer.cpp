@@ -118,8 +118,6 @@ bool Streamer::enter(GroupIndex index, const StreamRef& stream, bool& on_its_way
     const std::lock_guard guard(lock_);
     const SlowPathScope scope(call_, context_);
     Group& group = groups_[index];
-    // Entered once more while it is in use, it is still the same step.
-    const bool known = group.entered == 0 && advance_to(index);
     on_its_way = group.valid;
     if (!group.valid) {
         ++counters_.misses;
@@ -129,8 +127,9 @@ bool Streamer::enter(GroupIndex index, const StreamRef& stream, bool& on_its_way
         failed(call_.cuStreamWaitEvent(stream.handle, group.ready, 0), "cuStreamWaitEvent", why)) {
         return false;
     }
-    ++group.entered;
-    if (!known) return true;
+    // Entered once more while it is in use, it is still the same step. Not before this point: a
+    // step that failed is tried again.
+    if (group.entered++ > 0 || !advance_to(index)) return true;
     const Schedule& schedule = schedules_[current_];
     const std::size_t step = next_step_ - 1;
     // What should have been on its way by now.
@@ -147,10 +146,13 @@ bool Streamer::leave(GroupIndex index, const StreamRef& stream, Failure& why) {
         why = Failure::bad_value("group " + group.name + " was not entered");
         return false;
     }
+    const auto same = [&](const Use& each) { return each.since_copy && each.stream == stream.id; };
     // The event of an earlier use serves again, so that streams that come and go leave none behind.
-    auto use = std::ranges::find_if(
-        group.uses, [&](const Use& each) { return each.since_copy && each.stream == stream.id; });
-    if (use == group.uses.end()) use = std::ranges::find(group.uses, false, &Use::since_copy);
+    const auto over = [&](const Use& each) {
+        return !each.since_copy || call_.cuEventQuery(each.event) == CUDA_SUCCESS;
+    };
+    auto use = std::ranges::find_if(group.uses, same);
+    if (use == group.uses.end()) use = std::ranges::find_if(group.uses, over);
     if (use == group.uses.end()) {
         Use made;
         if (failed(call_.cuEventCreate(&made.event, CU_EVENT_DISABLE_TIMING), "cuEventCreate",
@@ -159,8 +161,8 @@ bool Streamer::leave(GroupIndex index, const StreamRef& stream, Failure& why) {
         }
         use = group.uses.insert(use, made);
     }
-    use->stream = stream.id;
     if (failed(call_.cuEventRecord(use->event, stream.handle), "cuEventRecord", why)) return false;
+    use->stream = stream.id;
     use->since_copy = true;
     group.in_order = {false, false};
     --group.entered;
@@ -179,7 +181,10 @@ CUevent Streamer::ready(GroupIndex index, Failure& why) {
     const std::lock_guard guard(lock_);
     const SlowPathScope scope(call_, context_);
     Group& group = groups_[index];
-    if (!group.valid && !fetch(index, urgent, why)) return nullptr;
+    if (!group.valid) {
+        ++counters_.misses;
+        if (!fetch(index, urgent, why)) return nullptr;
+    }
     return group.ready;
 }
 

@@ -45,7 +45,7 @@ struct GroupSource {
 struct Counters {
     std::uint64_t copies = 0;  // of groups
     std::uint64_t copied_bytes = 0;
-    std::uint64_t misses = 0;     // groups that were not on their way when a stream entered them
+    std::uint64_t misses = 0;     // groups that were not on their way when they were needed
     std::uint64_t off_order = 0;  // groups entered out of the order of the schedule
     std::uint64_t left_out = 0;   // prefetches that would have overwritten a group in use or pinned
     std::uint64_t failed = 0;     // prefetches that the driver refused

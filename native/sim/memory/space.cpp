@@ -13,7 +13,8 @@
 namespace vramkit::sim {
 namespace {
 
-constexpr std::uint64_t kSmall = std::uint64_t{1} << 20;  // blocks up to this share a slab
+// Blocks up to this share a slab of one granule; of small granules, those up to half of one.
+constexpr std::uint64_t kSmall = std::uint64_t{1} << 20;
 constexpr std::uint64_t kFewestAddresses = std::uint64_t{64} << 30;
 constexpr std::uint64_t kBlockAlignment = 512;  // as the driver aligns cuMemAlloc
 
@@ -166,7 +167,7 @@ std::uint64_t Space::unback(std::uint64_t address) {
 
 std::uint64_t Space::allocate(int device, std::uint64_t bytes, Context* context, const Site& site,
                               std::uint64_t& made) {
-    const bool small = bytes <= kSmall;
+    const bool small = bytes <= std::min(kSmall, granularity_ / 2);
     const std::uint64_t footprint = round_up(bytes, small ? kBlockAlignment : granularity_);
     std::uint64_t address = 0, mapping = 0;
     made = bytes;

@@ -90,6 +90,9 @@ def plan_layout(
         raise ValueError("there are no groups of weights to lay out")
     if ring is not None and depth is not None:
         raise ValueError("ring has no effect with a depth, which says how much must fit at once")
+    for group in groups:
+        if group.nbytes <= 0:
+            raise ValueError(f"group {group} has {group.nbytes} bytes; it must have some")
     sizes = [_rounded(group.nbytes, ALIGNMENT) for group in groups]
     layers = _layer_sizes(groups, sizes)
     needs = _Needs(
@@ -209,6 +212,11 @@ def _lay_out(
 ) -> Layout:
     streamed = _sum(sizes, resident, False)
     ring = _rounded(-(-streamed // laps), granularity)
+    around = laps * ring
+    flows = [nbytes for nbytes, stays in zip(sizes, resident, strict=True) if not stays]
+    if flows and (largest := _rounded(max(flows), granularity)) > ring:
+        # A ring that closes is too small for this group. The gap is then behind the last one.
+        ring, around = largest, streamed
     offsets = []
     stays_at = flows_at = 0
     for nbytes, stays in zip(sizes, resident, strict=True):
@@ -218,7 +226,7 @@ def _lay_out(
         else:
             # What rounding added is spread over all of them: in one place it would shift groups
             # against those of the lap before.
-            offsets.append(flows_at * laps * ring // streamed // ALIGNMENT * ALIGNMENT % ring)
+            offsets.append(flows_at * around // streamed // ALIGNMENT * ALIGNMENT % ring)
             flows_at += nbytes
     return Layout(
         groups=tuple(groups),

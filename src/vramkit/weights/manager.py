@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
 
 from vramkit import _core
 from vramkit.driver.errors import ClosedError
-from vramkit.driver.types import Owner, SupportsCudaStream, shown, size, truth
+from vramkit.driver.types import Owner, SupportsCudaStream, integer, shown, size, truth
 from vramkit.weights.layout import ALIGNMENT, Group, Layout, plan_layout
 from vramkit.weights.schedule import POLICIES, Policy, Schedule, make_schedule
 from vramkit.weights.timing import MeasuredPass, Timing
@@ -22,6 +23,9 @@ CHUNK = 64 << 20
 """Bytes a copy: large enough for the full rate of the link (16 MiB lose 0.7 % on an H200), small
 enough for an urgent copy to come in between (1.2 ms)."""
 
+MOST_ORDERS = 16
+"""Orders that are kept: a program without a fixed order would have ever more of them."""
+
 
 class WeightStats(msgspec.Struct, frozen=True):
     """Counts since the manager was made."""
@@ -29,7 +33,7 @@ class WeightStats(msgspec.Struct, frozen=True):
     copies: int
     copied_bytes: int
     misses: int
-    """Groups that were not on their way when a stream was to use them."""
+    """Groups that were not on their way when they were needed."""
     off_order: int
     """Groups used out of the order that was expected."""
     left_out: int
@@ -57,6 +61,8 @@ class WeightManager(Owner):
     blocks, and in close(). Safe to use from any thread.
     """
 
+    _closed = True  # until all is there
+
     def __init__(
         self,
         device: Device,
@@ -73,10 +79,10 @@ class WeightManager(Owner):
         self.device = device
         self._epoch = device.epoch
         self.policy = chosen_policy(policy)
-        self._closed = True  # until all is there
         self._numbers = {(group.layer, group.name): n for n, group in enumerate(groups)}
-        if len(self._numbers) < len(groups):
-            raise ValueError("two groups have the same layer and name")
+        for number, group in enumerate(groups):
+            if self._numbers[group.layer, group.name] != number:
+                raise ValueError(f"two groups have the same layer and name: {group}")
         if len(sources) != len(groups):
             raise ValueError(f"there are {len(groups)} groups and {len(sources)} sources")
         if not (chunk := size(chunk, "chunk")) or chunk % ALIGNMENT:
@@ -99,7 +105,8 @@ class WeightManager(Owner):
             )
             self._memory = stack.pop_all()
         self._schedules: list[Schedule] = []
-        self._next: list[int] = []  # the schedule that follows each
+        self._next: list[int] = []  # the schedule that follows each; -1: one that is gone
+        self._exchanged = 0  # the schedule that was replaced last
         self._add(first)
         self._engine.follow(0)
         self._following = 0  # the schedule of this pass, as far as is known
@@ -110,9 +117,13 @@ class WeightManager(Owner):
         self._pinned: set[int] = set()
         self._last_stats = WeightStats(0, 0, 0, 0, 0, 0)
         self._closed = False
-        for number, resident in enumerate(self.layout.resident):
-            if resident:
-                self._engine.prefetch(number, False)
+        try:
+            for number, resident in enumerate(self.layout.resident):
+                if resident:
+                    self._engine.prefetch(number, False)
+        except BaseException:
+            self.close()
+            raise
 
     # What a layer calls
 
@@ -132,10 +143,17 @@ class WeightManager(Owner):
         number = self._number(layer, group)
         if priority not in ("normal", "high"):
             raise ValueError(f"priority is {priority!r}; it may be 'normal' or 'high'")
-        self._engine.prefetch(number, priority == "high")
-        if truth(pin, "pin"):
-            self._engine.pin(number, True)
-            self._pinned.add(number)
+        if not truth(pin, "pin") or number in self._pinned:
+            self._engine.prefetch(number, priority == "high")
+            return
+        # Pinned first: another thread must not overwrite it in between.
+        self._engine.pin(number, True)
+        try:
+            self._engine.prefetch(number, priority == "high")
+        except BaseException:
+            self._engine.pin(number, False)
+            raise
+        self._pinned.add(number)
 
     def wait_group_ready(
         self, layer: int, group: str, *, compute_stream: SupportsCudaStream
@@ -149,8 +167,12 @@ class WeightManager(Owner):
         if streams or self._timing is None:
             self._engine.enter(number, compute_stream)
         else:
-            self._steps[number] = self._timing.asked(number, compute_stream)
-            self._engine.enter(number, compute_stream)
+            try:
+                self._steps[number] = self._timing.asked(number, compute_stream)
+                self._engine.enter(number, compute_stream)
+            except BaseException:
+                self._timing.fail()
+                raise
             self._timing.ready(self._steps[number], compute_stream)
         if self._entered is not None and not streams:
             self._entered.append(number)
@@ -164,28 +186,37 @@ class WeightManager(Owner):
         group may be overwritten again. The stream must be given if several have waited."""
         number = self._number(layer, group)
         streams = self._streams.get(number, [])
+        if not streams and number not in self._pinned:
+            raise ValueError(f"group {self.layout.groups[number]} is not in use")
+        at = self._entered_at(number, streams, compute_stream) if streams else None
         if number in self._pinned:
             self._pinned.discard(number)
             self._engine.pin(number, False)
-            if not streams:
-                return
-        handles = [stream.__cuda_stream__() for stream in streams]
-        if compute_stream is None and len(set(handles)) > 1:
-            raise ValueError(
-                f"several streams use group {self.layout.groups[number]}: release() needs "
-                "compute_stream"
-            )
-        wanted = compute_stream.__cuda_stream__() if compute_stream is not None else None
-        at = next((n for n, each in enumerate(handles) if wanted in (None, each)), None)
         if at is None:
-            raise ValueError(
-                f"group {self.layout.groups[number]} is not in use"
-                + (" on this stream" if streams else "")
-            )
+            return
         self._engine.leave(number, streams[at])
         if self._timing is not None and len(streams) == 1:
             self._timing.done(self._steps[number], streams[at])
         del streams[at]
+
+    def _entered_at(
+        self,
+        number: int,
+        streams: Sequence[SupportsCudaStream],
+        given: SupportsCudaStream | None,
+    ) -> int:
+        """Which of the streams that use a group is the given one."""
+        if given is None:
+            if any(not _same(streams[0], other) for other in streams[1:]):
+                raise ValueError(
+                    f"several streams use group {self.layout.groups[number]}: release() needs "
+                    "compute_stream"
+                )
+            return 0
+        for at, stream in enumerate(streams):
+            if _same(stream, given):
+                return at
+        raise ValueError(f"group {self.layout.groups[number]} is not in use on this stream")
 
     @contextmanager
     def using(self, layer: int, group: str, *, compute_stream: SupportsCudaStream) -> Iterator[int]:
@@ -198,11 +229,13 @@ class WeightManager(Owner):
 
     def ensure_group_on_gpu(self, layer: int, group: str) -> None:
         """The host waits until the group has arrived."""
-        self._engine.ensure(self._number(layer, group))
+        number = self._number(layer, group)
+        self._engine.ensure(number)
 
     def evict(self, layer: int, group: str) -> None:
         """Forget that the group is on the card: its next use copies it again."""
-        self._engine.evict(self._number(layer, group))
+        number = self._number(layer, group)
+        self._engine.evict(number)
 
     # Passes
 
@@ -219,12 +252,15 @@ class WeightManager(Owner):
         """The order of the pass that has ended, and what it followed."""
         known = next((n for n, s in enumerate(self._schedules) if s.order == order), None)
         if known is None:
-            known = self._add(make_schedule(self.layout, order, self.policy))
+            made = make_schedule(self.layout, order, self.policy, must_fit=False)
+            known = self._add(made) if len(self._schedules) < MOST_ORDERS else self._exchange(made)
             self._engine.follow(known)
         before, self._following = self._following, known
         if self._next[before] != known:
             self._next[before] = known
-            made = make_schedule(self.layout, self._schedules[before].order, self.policy, order)
+            made = make_schedule(
+                self.layout, self._schedules[before].order, self.policy, order, must_fit=False
+            )
             self._schedules[before] = made
             self._engine.replace_schedule(before, *_lists(made), known)
 
@@ -233,6 +269,20 @@ class WeightManager(Owner):
         self._engine.add_schedule(*_lists(schedule), number)
         self._schedules.append(schedule)
         self._next.append(number)
+        return number
+
+    def _exchange(self, schedule: Schedule) -> int:
+        """In the place of another one: each has its turn, but for the first and that of the pass
+        before."""
+        number = 1 + self._exchanged % (len(self._schedules) - 1)
+        if number == self._following:
+            number = 1 + number % (len(self._schedules) - 1)
+        self._exchanged = number
+        self._engine.replace_schedule(number, *_lists(schedule), number)
+        self._schedules[number] = schedule
+        # Schedules that the other one followed end with its groups, and are made again.
+        self._next = [-1 if each == number else each for each in self._next]
+        self._next[number] = number
         return number
 
     # What it says
@@ -248,7 +298,8 @@ class WeightManager(Owner):
 
     def on_its_way(self, layer: int, group: str) -> bool:
         """Whether the group is on the card or being copied."""
-        return self._engine.on_its_way(self._number(layer, group))
+        number = self._number(layer, group)
+        return self._engine.on_its_way(number)
 
     def stats(self) -> WeightStats:
         """After close(): as they were then."""
@@ -257,6 +308,7 @@ class WeightManager(Owner):
     def last_pass(self) -> MeasuredPass | None:
         """Where the time of the last pass went; None: none has ended since begin_pass(), or a new
         one has begun. Waits for its work. Needs `timing`."""
+        self._require_open()
         if self._timing is None:
             raise ValueError("last_pass() needs a WeightManager made with timing=True")
         return self._timing.last_pass()
@@ -264,6 +316,7 @@ class WeightManager(Owner):
     def log_copies(self, on: bool = True) -> list[tuple[Group, int]]:
         """Keep the order in which groups are copied. Returns what was kept so far, each group with
         the id of the stream that copied it."""
+        self._require_open()
         groups, streams = self.layout.groups, self._engine.stream_ids
         return [(groups[number], streams[urgent]) for number, urgent in self._engine.log_copies(on)]
 
@@ -273,12 +326,14 @@ class WeightManager(Owner):
         """Wait for the copies and for the work that uses the weights, and give the memory back."""
         if self._closed:
             return
-        there = self._epoch == self.device.epoch and not self.device.forked
+        there = self._memory_is_there()
         if there:
             self._last_stats = self.stats()
         self._closed = True
         try:
             if there:
+                if any(self._streams.values()):
+                    self.device.synchronize()  # work that nothing was recorded behind
                 self._engine.synchronize()
         finally:
             if self._timing is not None:
@@ -295,6 +350,17 @@ class WeightManager(Owner):
 
     def __exit__(self, *args: object) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        if self._closed:
+            return
+        try:
+            if self._memory_is_there():
+                warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
+        finally:
+            # An error cannot be reported here, and at exit the driver may be gone already.
+            with suppress(Exception):
+                self.close()
 
     def __repr__(self) -> str:
         state = ", closed" if self._closed else ""
@@ -322,6 +388,9 @@ class WeightManager(Owner):
         groups = self.layout.groups
         return number == 0 or groups[number - 1].layer != groups[number].layer
 
+    def _memory_is_there(self) -> bool:
+        return self._epoch == self.device.epoch and not self.device.forked
+
 
 def plan_schedule(
     device: Device,
@@ -337,7 +406,7 @@ def plan_schedule(
     layout = plan_layout(
         groups,
         budget=size(budget, "budget"),
-        ring=None if ring is None else size(ring, "ring"),
+        ring=None if ring is None else integer(ring, "ring", besides="None, or "),
         depth=chosen.depth,
         prefer=prefer,
         granularity=device.granularity,
@@ -351,6 +420,12 @@ def chosen_policy(policy: str | Policy) -> Policy:
     if policy not in POLICIES:
         raise ValueError(f"policy is {shown(policy)}; it may be a Policy, or {', '.join(POLICIES)}")
     return POLICIES[policy]
+
+
+def _same(one: SupportsCudaStream, other: SupportsCudaStream) -> bool:
+    # A stream of ours that has given its handle away asks the driver for its capture and its id at
+    # every later use: two calls more for each wait and release.
+    return one is other or one.__cuda_stream__() == other.__cuda_stream__()
 
 
 def _lists(

@@ -87,6 +87,10 @@ class Passes:
         groups = manager.layout.groups
         if len(seconds) != len(groups):
             raise ValueError(f"there are {len(groups)} groups and {len(seconds)} compute times")
+        if streams not in (1, 2):
+            raise ValueError(f"streams is {streams!r}; it may be 1 or 2")
+        if host not in ("ahead", "layer", "group"):
+            raise ValueError(f"host is {host!r}; it may be 'ahead', 'layer' or 'group'")
         self.manager, self.seconds = manager, seconds
         self.ensure_cost, self.host, self.beside = ensure_cost, host, beside
         self.device: Device = manager.device

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from vramkit.driver.types import integer
 from vramkit.report.units import bytes_text
 from vramkit.weights.layout import Layout
 
@@ -39,9 +40,9 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     "issue_at and own_ffn_first have no effect without a depth: copies are issued "
                     "as soon as the ring has room"
                 )
-        elif not 1 <= self.depth <= 1024:
-            raise ValueError(f"depth is {self.depth}; it may be None, or 1 to 1024 layers")
-        elif not self.issue_at and not self.own_ffn_first:
+            return
+        integer(self.depth, "depth", 1, 1024, besides="None, or ")
+        if not self.issue_at and not self.own_ffn_first:
             raise ValueError("a depth has no effect without issue_at: no copy is issued ahead")
 
 
@@ -71,20 +72,22 @@ class Copy(NamedTuple):
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """The order in which a pass uses groups (their numbers in the layout), and the groups that
-    should be on their way at each of its steps: `before` its work is issued, and `after`. `start`
-    counts at the beginning of the first step. A list is in the order of need; what is there
-    already is skipped."""
+    """The order in which a pass uses groups (their numbers in the layout), that of the pass behind
+    it, and the groups that should be on their way at each of its steps: `before` its work is
+    issued, and `after`. `start` counts at the beginning of the first step. A list is in the order
+    of need; what is there already is skipped."""
 
     layout: Layout
     policy: Policy
     order: tuple[int, ...]
+    following: tuple[int, ...]
     start: tuple[int, ...]
     before: tuple[tuple[int, ...], ...]
     after: tuple[tuple[int, ...], ...]
 
     def copies(self) -> list[Copy]:
-        """The copies of a pass that follows one like it."""
+        """The copies of a pass that follows one like it, without those that are made when a group
+        is needed and not there."""
         on_card: set[int] = set()
         found: list[Copy] = []
         for _ in range(2):  # the first pass fills the ring
@@ -110,11 +113,11 @@ class Schedule(msgspec.Struct, frozen=True):
     def _neighbours(self, step: int, point: str, group: int) -> tuple[int, tuple[int, ...]]:
         """How many steps ahead its use is, and what it overwrites."""
         count = len(self.order)
-        later = (self.order[(step + ahead) % count] for ahead in range(1, count + 1))
+        later = (*self.order[step + 1 :], *self.following)
         last = step if point == "after" else step - 1
         earlier = (self.order[(last - back) % count] for back in range(count))
         overwritten = [each for each in earlier if self.layout.share_bytes(each, group)]
-        return 1 + list(later).index(group), tuple(dict.fromkeys(overwritten))
+        return 1 + later.index(group), tuple(dict.fromkeys(overwritten))
 
     def text(self) -> str:
         """The copies of a steady pass, a line each."""
@@ -135,20 +138,36 @@ def make_schedule(
     order: Sequence[int],
     policy: Policy,
     following: Sequence[int] | None = None,
+    *,
+    must_fit: bool = True,
 ) -> Schedule:
     """The schedule of a pass that uses groups in this order, with `following` (default: the same)
-    behind it. Raises ValueError if the ring is too small for the policy's depth."""
+    behind it. If the ring is too small for the policy's depth in this order, ValueError is raised,
+    or without `must_fit` the copies for which there is no room are left out."""
     steps = tuple(order)
-    ahead = steps + tuple(steps if following is None else following)
+    behind = steps if following is None else tuple(following)
     if policy.depth is None:
-        return _as_far_as_the_ring(layout, policy, steps, ahead)
-    return _by_depth(layout, policy, steps, ahead)
+        return _as_far_as_the_ring(layout, policy, steps, behind)
+    _require_names(layout, policy)
+    return _by_depth(layout, policy, steps, behind, must_fit)
+
+
+def _require_names(layout: Layout, policy: Policy) -> None:
+    names = dict.fromkeys(group.name for group in layout.groups)
+    for name, point in policy.issue_at.items():
+        if name not in names or point not in (*names, END):
+            raise ValueError(
+                f"issue_at has {name!r}: {point!r}, which would have no effect: groups are "
+                f"{', '.join(map(repr, names))}, and points are these and {END!r}"
+            )
 
 
 def _as_far_as_the_ring(
-    layout: Layout, policy: Policy, steps: tuple[int, ...], ahead: tuple[int, ...]
+    layout: Layout, policy: Policy, steps: tuple[int, ...], following: tuple[int, ...]
 ) -> Schedule:
     """After each step: all that follows, until a group would overwrite one that is needed first."""
+
+    ahead = steps + following
 
     def window(begin: int) -> tuple[int, ...]:
         groups: list[int] = []
@@ -165,6 +184,7 @@ def _as_far_as_the_ring(
         layout=layout,
         policy=policy,
         order=steps,
+        following=following,
         start=window(0),
         before=((),) * count,
         after=tuple(window(step + 1) for step in range(count)),
@@ -172,11 +192,15 @@ def _as_far_as_the_ring(
 
 
 def _by_depth(
-    layout: Layout, policy: Policy, steps: tuple[int, ...], ahead: tuple[int, ...]
+    layout: Layout,
+    policy: Policy,
+    steps: tuple[int, ...],
+    following: tuple[int, ...],
+    must_fit: bool,
 ) -> Schedule:
     assert policy.depth is not None
-    groups = layout.groups
-    layers = _runs([groups[group].layer for group in ahead])
+    groups, ahead = layout.groups, steps + following
+    layers = _runs([groups[group].layer for group in ahead], len(steps))
     before: list[list[int]] = [[] for _ in steps]
     after: list[list[int]] = [[] for _ in steps]
     for number, (begin, end) in enumerate(layers):
@@ -193,42 +217,61 @@ def _by_depth(
                 for step in range(begin, end):
                     if groups[ahead[step]].name == point:
                         before[step].append(later)
-    for step, lists in enumerate(zip(before, after, strict=True)):
-        for needed in (later for each in lists for later in each):
-            _require_room(layout, policy, ahead, step, needed)
+    if must_fit:
+        for step, lists in enumerate(zip(before, after, strict=True)):
+            for needed in (later for each in lists for later in each):
+                _require_room(layout, policy, ahead, step, needed)
 
     def named(lists: list[list[int]]) -> tuple[tuple[int, ...], ...]:
         return tuple(
-            tuple(ahead[later] for later in each if not layout.resident[ahead[later]])
-            for each in lists
+            tuple(
+                ahead[later]
+                for later in each
+                if not layout.resident[ahead[later]] and _has_room(layout, ahead, step, later)
+            )
+            for step, each in enumerate(lists)
         )
 
     return Schedule(
         layout=layout,
         policy=policy,
         order=steps,
+        following=following,
         start=(),
         before=named(before),
         after=named(after),
     )
 
 
-def _runs(layers: Sequence[int]) -> list[tuple[int, int]]:
-    """The first step and the end of each layer."""
-    starts = [step for step in range(len(layers)) if step == 0 or layers[step] != layers[step - 1]]
+def _runs(layers: Sequence[int], count: int) -> list[tuple[int, int]]:
+    """The first step and the end of each layer; the next pass begins at step `count`."""
+    starts = [
+        step
+        for step in range(len(layers))
+        if step in (0, count) or layers[step] != layers[step - 1]
+    ]
     return list(zip(starts, [*starts[1:], len(layers)], strict=True))
+
+
+def _between(ahead: tuple[int, ...], step: int, needed: int) -> set[int]:
+    """The groups that are used from `step` on before the step `needed`."""
+    return set(ahead[step:needed]) - {ahead[needed]}
+
+
+def _has_room(layout: Layout, ahead: tuple[int, ...], step: int, needed: int) -> bool:
+    """What is issued at `step` for the step `needed` must not overwrite what is used in between."""
+    group = ahead[needed]
+    return not any(layout.share_bytes(group, other) for other in _between(ahead, step, needed))
 
 
 def _require_room(
     layout: Layout, policy: Policy, ahead: tuple[int, ...], step: int, needed: int
 ) -> None:
-    """What is issued at `step` for the step `needed` must not overwrite what is used in between."""
-    group = ahead[needed]
-    between = {ahead[other] for other in range(step, needed)} - {group}
-    if not any(layout.share_bytes(group, other) for other in between):
+    if _has_room(layout, ahead, step, needed):
         return
-    streamed = [other for other in {*between, group} if not layout.resident[other]]
-    least = sum(layout.groups[other].nbytes for other in streamed)
+    group = ahead[needed]
+    at_once = [*_between(ahead, step, needed), group]
+    least = sum(layout.groups[each].nbytes for each in at_once if not layout.resident[each])
     raise ValueError(
         f"depth is {policy.depth}: the groups from {layout.groups[ahead[step]]} to "
         f"{layout.groups[group]} must be on the card at once, {bytes_text(least)}; the ring has "

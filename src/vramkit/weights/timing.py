@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from vramkit.driver.errors import DriverError
@@ -36,38 +37,60 @@ class _Events(NamedTuple):
 
 
 class Timing:
-    """Times of the last whole pass. Events are made in the first pass and used again."""
+    """Times of the last whole pass. Events are made in the first pass and used again.
+
+    A pass in which an event could not be recorded, or a group not be used, is not measured: nothing
+    fails because of a measurement.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._events: list[_Events] = []  # by step of the pass
         self._groups: list[int] = []  # of the pass under way
         self._last: list[int] = []  # of the one before it, while that can be read
+        self._failed = False  # the pass under way has no times
 
     def begin_pass(self) -> None:
         if self._groups:
-            self._last, self._groups = self._groups, []
+            self._last, self._groups = [] if self._failed else self._groups, []
+        self._failed = False
+
+    def fail(self) -> None:
+        """A step of the pass under way was not done."""
+        self._failed = True
 
     def asked(self, group: int, stream: SupportsCudaStream) -> int:
         """The stream is about to wait. Returns the number of the step."""
         step = len(self._groups)
         if step == 0:
             self._last = []  # its events are recorded again from here on
-        if step == len(self._events):
-            self._events.append(_Events(*(self._device.event() for _ in range(3))))
         self._groups.append(group)
-        self._events[step].asked.record(stream)
+        with self._recording():
+            while step >= len(self._events):
+                self._events.append(_Events(*(self._device.event() for _ in range(3))))
+            self._events[step].asked.record(stream)
         return step
 
     def ready(self, step: int, stream: SupportsCudaStream) -> None:
-        self._events[step].ready.record(stream)
+        if step < len(self._events):
+            with self._recording():
+                self._events[step].ready.record(stream)
 
     def done(self, step: int, stream: SupportsCudaStream) -> None:
-        if step < len(self._groups):
-            self._events[step].done.record(stream)
+        if step < min(len(self._groups), len(self._events)):
+            with self._recording():
+                self._events[step].done.record(stream)
+
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        try:
+            yield
+        except DriverError:
+            self._failed = True
 
     def last_pass(self) -> MeasuredPass | None:
-        """None: no pass has ended since the last one began. Waits for the work of the pass."""
+        """None: no pass has ended since the last one began, or that was not measured. Waits for
+        the work of the pass."""
         if not self._last:
             return None
         events = self._events[: len(self._last)]
