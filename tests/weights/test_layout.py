@@ -299,3 +299,13 @@ def test_a_group_without_bytes(nbytes: int) -> None:
     groups = [Group(0, "attn", 512), Group(3, "ffn", nbytes)]
     with pytest.raises(ValueError, match=rf"group 3.ffn has {nbytes} bytes; it must have some"):
         plan_layout(groups, budget=1 << 20)
+
+
+def test_layers_of_one_group_have_room_for_two() -> None:
+    """Of an odd number, the ring closes above two layers where the budget allows, else below."""
+    mib = 1 << 20
+    groups = [Group(layer, "all", 100 * mib) for layer in range(11)]
+    assert plan_layout(groups, budget=230 * mib).ring_bytes == 220 * mib
+    assert plan_layout(groups, budget=200 * mib).ring_bytes < 200 * mib
+    parts = [Group(layer, name, 50 * mib) for layer in range(11) for name in ("attn", "ffn")]
+    assert plan_layout(parts, budget=230 * mib).ring_bytes < 200 * mib

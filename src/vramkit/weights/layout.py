@@ -10,6 +10,7 @@ layer that works only where the number of layers divides by the number of slots.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
@@ -18,6 +19,10 @@ from vramkit.report.units import bytes_text
 
 ALIGNMENT = 512
 """Of each group, as PyTorch aligns its tensors."""
+
+
+MOST_OF_TWO = 1.25
+"""How much larger than two layers a ring may be so that it closes with room for two."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -81,10 +86,11 @@ def plan_layout(
     """Lay groups, given in the order of their use, out in `budget` bytes of the card.
 
     All are resident if they fit. Else the ring takes at most `ring` bytes (default: two of the
-    largest layer, with which a layer is copied while another one computes), and residents take
-    what is left, spaced evenly: with a run of residents the link would have nothing to do while
-    they compute. Groups whose numbers are in `prefer` are resident before others. With a `depth`,
-    so many layers beside the current one fit into the ring at once. Raises BudgetError.
+    largest layer, with which a layer is copied while another one computes; a little more where
+    layers are one group each and their number is odd), and residents take what is left, spaced
+    evenly: with a run of residents the link would have nothing to do while they compute. Groups
+    whose numbers are in `prefer` are resident before others. With a `depth`, so many layers beside
+    the current one fit into the ring at once. Raises BudgetError.
     """
     if not groups:
         raise ValueError("there are no groups of weights to lay out")
@@ -104,6 +110,12 @@ def plan_layout(
         return _lay_out(groups, sizes, [True] * len(groups), 1, granularity)
     if depth is not None:
         return _for_depth(groups, sizes, prefer, _most(layers, depth + 1), budget, granularity)
+    if ring is None and len(layers) == len(groups):
+        # A layer that is one group is copied in time only where two of them have room.
+        with suppress(BudgetError):
+            layout = _for_depth(groups, sizes, prefer, _most(layers, 2), budget, granularity)
+            if layout.ring_bytes <= MOST_OF_TWO * needs.overlap:
+                return layout
     wanted = needs.overlap if ring is None else ring
     limit = min(wanted, budget) // granularity * granularity
     if limit < needs.largest:
