@@ -237,6 +237,44 @@ def test_strides_types_and_odd_sizes_are_kept(driver: Driver) -> None:
     assert_same(pictures, picture(model))
 
 
+def test_a_module_that_reads_the_weights_of_its_parts_is_one_part(driver: Driver) -> None:
+    """nn.MultiheadAttention does not call its projection."""
+
+    class Attends(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = torch.nn.MultiheadAttention(256, 4, batch_first=True)
+            self.rest = stack(256, 256, 256, 256, 256)
+
+        def forward(self, x: Any) -> Any:
+            return self.rest(self.attention(x, x, x)[0])
+
+    torch.manual_seed(0)
+    model = Attends().eval()
+    used: list[str] = []
+    with small(model, "3MiB") as o:
+        (host,) = [group for group in o._groups if "attention" in group._weights[0].names[0]]
+        for number, weight in enumerate(host._weights):
+            assert weight.tensor.data_ptr() == host._in_host[number].data_ptr()
+        model.attention.register_forward_pre_hook(
+            lambda module, args: used.extend(
+                weight.names[0]
+                for weight, tensor in zip(host._weights, host._on_card, strict=True)
+                if weight.tensor.data_ptr() == tensor.data_ptr()
+            )
+        )
+        model(torch.randn(1, 3, 256))
+    assert "attention.out_proj.weight" in used
+
+
+def test_one_frozen_weight_makes_no_adapters_of_the_others(driver: Driver) -> None:
+    model = stack(*[400] * 8)
+    model[2].bias.requires_grad_(False)
+    with small(model, "3MiB") as o:
+        assert len(o.manager.layout.groups) == 7
+        model(torch.randn(2, 400))
+
+
 def test_buffers_that_forward_writes_stay_on_the_card(driver: Driver) -> None:
     torch.manual_seed(0)
     layers = [

@@ -90,7 +90,7 @@ def analyse(torch: Any, model: Any, *, small: int = SMALL, meta: bool = False) -
     for found in _Parts(torch, model).found:
         tensors = [id(tensor) for tensor in _tensors(found.module) if id(tensor) in by_tensor]
         new = [by_tensor[each] for each in dict.fromkeys(tensors) if each not in where]
-        if new and sum(weight.nbytes for weight in new) >= small:
+        if new and _bytes(new) >= small:
             placed, nbytes = _place(new)
             where.update((id(weight.tensor), len(groups)) for weight in new)
             groups.append(Group(found.layer, found.group, nbytes))
@@ -121,11 +121,17 @@ def _collect(torch: Any, model: Any) -> list[Weight]:
 
 
 def _trained(weights: Sequence[Weight]) -> set[int]:
-    """Parameters that are trained while others are frozen: adapters. They stay on the card."""
-    parameters = [weight.tensor for weight in weights if not weight.is_buffer]
-    if all(tensor.requires_grad for tensor in parameters):
-        return set()  # nobody froze anything: the model as it was loaded
-    return {id(tensor) for tensor in parameters if tensor.requires_grad}
+    """Parameters that are trained while most of the model is frozen: adapters. They stay on the
+    card. Where most require a gradient, nobody froze the model: it is as it was loaded."""
+    parameters = [weight for weight in weights if not weight.is_buffer]
+    trained = [weight for weight in parameters if weight.tensor.requires_grad]
+    if 2 * _bytes(trained) > _bytes(parameters):
+        return set()
+    return {id(weight.tensor) for weight in trained}
+
+
+def _bytes(weights: Sequence[Weight]) -> int:
+    return sum(weight.nbytes for weight in weights)
 
 
 def _refuse(torch: Any, weights: Sequence[Weight], meta: bool) -> None:
@@ -211,12 +217,13 @@ class _Parts:
         nn = torch.nn
         self._uncalled = (nn.ModuleList, nn.ModuleDict)
         self._lists = (nn.ModuleList, nn.Sequential)
+        self._whole = (nn.MultiheadAttention,)  # reads the weights of its parts itself
         self.found: list[_Found] = []
         self._layers = 0
         self._visit(model, "")
 
     def _visit(self, module: Any, path: str) -> None:
-        if is_compiled(module):
+        if is_compiled(module) or isinstance(module, self._whole):
             self._add([(path, module)])
             return
         if self._is_stack(module):
