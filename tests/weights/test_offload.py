@@ -267,6 +267,44 @@ def test_a_module_that_reads_the_weights_of_its_parts_is_one_part(driver: Driver
     assert "attention.out_proj.weight" in used
 
 
+class Reads(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """Uses the weight of a part that it does not call."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.projection = torch.nn.Linear(width, width)
+
+    def forward(self, x: Any) -> Any:
+        if self.projection.weight.data_ptr() in self.in_host:
+            raise RuntimeError("Expected all tensors to be on the same device, but ...")  # CUDA
+        return torch.nn.functional.linear(x, self.projection.weight)
+
+
+def test_a_part_whose_weights_are_read_without_a_call(driver: Driver) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.ModuleDict({"reads": Reads(400), "rest": stack(*[400] * 6)})
+    model.forward = lambda x: model["rest"](model["reads"](x))
+    x = torch.randn(2, 400)
+    model["reads"].in_host = set()
+    expected = model(x)
+    for whole in ((), ("reads",)):
+        with small(model, "3MiB", whole=whole) as o:
+            model["reads"].in_host = {
+                tensor.data_ptr() for group in o._groups for tensor in group._in_host
+            }
+            if whole:
+                assert torch.equal(model(x), expected)
+                continue
+            with pytest.raises(RuntimeError, match="same device") as raised:
+                model(x)
+            assert "name that module in offload(..., whole=[...])" in raised.value.__notes__[0]
+            assert "reads.projection" in raised.value.__notes__[0]
+    model["reads"].in_host = set()
+    for bad in ("nothing", "", "rest.9"):
+        with pytest.raises(ValueError, match="which is no module of the model that can be called"):
+            small(model, "3MiB", whole=[bad])
+
+
 def test_one_frozen_weight_makes_no_adapters_of_the_others(driver: Driver) -> None:
     model = stack(*[400] * 8)
     model[2].bias.requires_grad_(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple, Self
@@ -21,6 +22,7 @@ class PartHooks:
     ) -> None:
         self._torch, self._part, self._groups, self._backward = torch, part, groups, backward
         self._streamed = [group for group in groups if not group.resident]
+        self.name, self.was_called = part.name, False
         self._calls: list[_Call] = []  # under way
 
     def __enter__(self) -> Self:
@@ -51,6 +53,7 @@ class PartHooks:
             self._after(None, arguments, None)
 
     def _before(self, module: Any, arguments: Any) -> None:
+        self.was_called = True
         call = _Call([], ExitStack())
         self._calls.append(call)
         if self._streamed and self._torch.is_grad_enabled():
@@ -86,10 +89,16 @@ class ModelHooks:
     to the card. If they had to be moved, results go back to where those came from."""
 
     def __init__(
-        self, torch: Any, model: Any, manager: WeightManager, device: Any, backward: Backward
+        self,
+        torch: Any,
+        model: Any,
+        manager: WeightManager,
+        device: Any,
+        backward: Backward,
+        parts: Sequence[PartHooks],
     ) -> None:
         self._torch, self._model, self._manager, self._device = torch, model, manager, device
-        self._backward = backward
+        self._backward, self._parts = backward, parts
         self._homes: list[Any] = []  # where the arguments of each call under way came from
 
     def __enter__(self) -> Self:
@@ -105,6 +114,8 @@ class ModelHooks:
 
     def _before(self, module: Any, arguments: Any, keywords: Any) -> tuple[Any, Any]:
         self._homes.append(None)
+        for part in self._parts:
+            part.was_called = False
         self._backward.finish()  # one that raised
         self._manager.begin_pass()
 
@@ -125,10 +136,22 @@ class ModelHooks:
             return None
         self._manager.begin_pass()
         home = self._homes.pop()
+        self._explain(sys.exc_info()[1])
         if home is None:
             return None
-
         return map_tensors(self._torch, lambda tensor: tensor.to(home), result)
+
+    def _explain(self, error: BaseException | None) -> None:
+        """Weights that are read without a call of their module are still in host memory."""
+        if not isinstance(error, RuntimeError) or "same device" not in str(error):
+            return
+        uncalled = [part.name for part in self._parts if not part.was_called]
+        if uncalled:
+            error.add_note(
+                f"The model is offloaded, and {', '.join(uncalled[:3])} was not called so far. "
+                "If a module reads its weights without calling it, name that module in "
+                "offload(..., whole=[...])."
+            )
 
 
 def map_tensors(torch: Any, change: Callable[[Any], Any], value: Any) -> Any:

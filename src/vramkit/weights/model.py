@@ -9,7 +9,7 @@ is small stays on the card.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -63,9 +63,16 @@ class UnsupportedModel(ValueError):
     """The model has a weight that cannot be streamed."""
 
 
-def analyse(torch: Any, model: Any, *, small: int = SMALL, meta: bool = False) -> Model:
-    """Modules with less than `small` bytes of weights keep them on the card. `meta`: weights may be
-    on the meta device, without values.
+def analyse(
+    torch: Any,
+    model: Any,
+    *,
+    small: int = SMALL,
+    whole: Collection[str] = (),
+    meta: bool = False,
+) -> Model:
+    """Modules with less than `small` bytes of weights keep them on the card. Those named in `whole`
+    are not divided. `meta`: weights may be on the meta device, without values.
 
     Raises TypeError for what is no module, UnsupportedModel by the weight's name.
     """
@@ -87,7 +94,7 @@ def analyse(torch: Any, model: Any, *, small: int = SMALL, meta: bool = False) -
     grouped: list[tuple[Weight, ...]] = []
     parts: list[Part] = []
     where: dict[int, int] = {}  # the group of a tensor
-    for found in _Parts(torch, model).found:
+    for found in _Parts(torch, model, whole).found:
         tensors = [id(tensor) for tensor in _tensors(found.module) if id(tensor) in by_tensor]
         new = [by_tensor[each] for each in dict.fromkeys(tensors) if each not in where]
         if new and _bytes(new) >= small:
@@ -213,17 +220,27 @@ class _Found(NamedTuple):
 class _Parts:
     """Walks a module in the order of its definition."""
 
-    def __init__(self, torch: Any, model: Any) -> None:
+    def __init__(self, torch: Any, model: Any, whole: Collection[str] = ()) -> None:
         nn = torch.nn
         self._uncalled = (nn.ModuleList, nn.ModuleDict)
         self._lists = (nn.ModuleList, nn.Sequential)
-        self._whole = (nn.MultiheadAttention,)  # reads the weights of its parts itself
+        self._undivided = (nn.MultiheadAttention,)  # reads the weights of its parts itself
+        self._whole = frozenset(whole)
         self.found: list[_Found] = []
         self._layers = 0
+        called = {
+            name
+            for name, module in model.named_modules()
+            if name and not isinstance(module, self._uncalled)
+        }
+        if unknown := sorted(self._whole - called):
+            raise ValueError(
+                f"whole names {unknown[0]!r}, which is no module of the model that can be called"
+            )
         self._visit(model, "")
 
     def _visit(self, module: Any, path: str) -> None:
-        if is_compiled(module) or isinstance(module, self._whole):
+        if self._is_undivided(module, path):
             self._add([(path, module)])
             return
         if self._is_stack(module):
@@ -240,7 +257,7 @@ class _Parts:
             self._visit(child, _joined(path, name))
 
     def _visit_layer(self, layer: Any, path: str) -> None:
-        if is_compiled(layer):
+        if self._is_undivided(layer, path):
             self._add([(path, layer)])
         elif any(self._is_stack(each) and _alike(each) for each in layer.modules()):
             self._visit(layer, path)
@@ -252,7 +269,7 @@ class _Parts:
         """Parts that are modules with a forward of their own."""
         for name, child in module.named_children():
             inside = _joined(path, name)
-            if isinstance(child, self._uncalled) and not is_compiled(child):
+            if isinstance(child, self._uncalled) and not self._is_undivided(child, inside):
                 yield from self._called(child, inside)
             elif any(True for _ in _tensors(child)):
                 yield inside, child
@@ -263,6 +280,9 @@ class _Parts:
         for (path, module), name in zip(parts, names, strict=True):
             self.found.append(_Found(path, module, self._layers, name))
         self._layers += 1
+
+    def _is_undivided(self, module: Any, path: str) -> bool:
+        return path in self._whole or is_compiled(module) or isinstance(module, self._undivided)
 
     def _is_stack(self, module: Any) -> bool:
         return isinstance(module, self._lists) and len(module) > 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
@@ -40,6 +40,7 @@ def offload(
     policy: str | Policy = "auto",
     ring: int | None = None,
     keep_below: int = SMALL,
+    whole: Collection[str] = (),
     source: Source | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Offload:
@@ -49,10 +50,11 @@ def offload(
     what it returns is what it returns with all weights on the card, bit for bit. `budget` is bytes,
     or text such as "24GiB" or "60%" of the card. `ring` is the most that weights on their way may
     take of it (default: two layers); the rest holds resident weights. Weights of modules with less
-    than `keep_below` bytes stay on the card. A model on the meta device gets its weights from
-    `source`: a safetensors checkpoint (a folder, a file or an index), read straight into pinned
-    memory, or a function that is given the model and loads it in place. `progress(done, total)` is
-    called in bytes while weights are laid out there.
+    than `keep_below` bytes stay on the card. Modules named in `whole` are not divided: those that
+    read the weights of their parts without calling them. A model on the meta device gets its
+    weights from `source`: a safetensors checkpoint (a folder, a file or an index), read straight
+    into pinned memory, or a function that is given the model and loads it in place.
+    `progress(done, total)` is called in bytes while weights are laid out there.
 
     Inference runs under torch.no_grad() or torch.inference_mode(). To train adapters, freeze the
     other weights before this call: what is trained stays on the card, and backward streams the
@@ -65,6 +67,7 @@ def offload(
         policy=policy,
         ring=ring,
         keep_below=keep_below,
+        whole=whole,
         source=source,
         progress=progress,
     )
@@ -84,6 +87,7 @@ class Offload:
         policy: str | Policy,
         ring: int | None,
         keep_below: int,
+        whole: Collection[str],
         source: Source | None,
         progress: Callable[[int, int], object] | None,
     ) -> None:
@@ -91,7 +95,7 @@ class Offload:
         self._torch, self.model = torch, model
         self.device = _chosen_device(device)
         small = integer(keep_below, "keep_below")
-        parsed = analyse(torch, model, small=small, meta=source is not None)
+        parsed = analyse(torch, model, small=small, whole=whole, meta=source is not None)
         _refuse_second(model)
         self.budget = parse_budget(budget, self.device.memory_info().total)
         kept = sum(-(-weight.nbytes // ALIGNMENT) * ALIGNMENT for weight in parsed.kept)
@@ -144,11 +148,14 @@ class Offload:
             undo.callback(_offloaded.discard, model)
             backward = Backward(torch)
             undo.callback(backward.finish)
-            for part in parsed.parts:
-                groups = [self._groups[number] for number in part.groups]
-                undo.enter_context(PartHooks(torch, part, groups, backward))
+            parts = [
+                PartHooks(torch, part, [self._groups[number] for number in part.groups], backward)
+                for part in parsed.parts
+            ]
+            for part in parts:
+                undo.enter_context(part)
             undo.enter_context(
-                ModelHooks(torch, model, self.manager, self._memory.device, backward)
+                ModelHooks(torch, model, self.manager, self._memory.device, backward, parts)
             )
             self._link = _link_rate(self.manager, self._store.addresses[0])
             self._undo = undo.pop_all()
