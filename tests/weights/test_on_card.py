@@ -1,0 +1,112 @@
+"""offload() on a card: bit-identical to the resident model, with PyTorch's own streams."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from vramkit import offload
+from vramkit.driver import Driver
+
+from .models import FAMILIES, example, torch
+
+MIB = 1 << 20
+pytestmark = pytest.mark.frameworks("torch", "transformers")
+
+
+def on_card(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {name: tensor.to("cuda") for name, tensor in inputs.items()}
+
+
+def small(model: Any, **settings: Any) -> Any:
+    return offload(model, "6MiB", keep_below=4096, ring=2 * MIB, **settings)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_results_are_those_of_the_resident_model(driver: Driver, family: str, dtype: str) -> None:
+    model, inputs, generates = example(family)
+    model.to(getattr(torch, dtype))
+    if "pixel_values" in inputs:
+        inputs["pixel_values"] = inputs["pixel_values"].to(getattr(torch, dtype))
+    resident = copy.deepcopy(model).to("cuda")
+    given = on_card(inputs)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with torch.no_grad():
+        expected = resident(**given).logits
+        with small(model) as o:
+            for _ in range(3):
+                assert torch.equal(model(**given).logits, expected)
+            cold = o.stats().misses
+            assert torch.equal(model(**given).logits, expected)
+            assert o.stats().misses == cold
+            # Arguments in host memory come to the card, and results go back.
+            assert torch.equal(model(**inputs).logits, expected.cpu())
+            if generates:
+                prompt = {name: t for name, t in given.items() if name != "decoder_input_ids"}
+                settings = {"max_new_tokens": 32, "do_sample": False}
+                assert torch.equal(
+                    model.generate(**prompt, **settings), resident.generate(**prompt, **settings)
+                )
+            assert o.report().pass_s is not None
+    for name, tensor in model.state_dict().items():
+        assert tensor.device.type == "cpu"
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_on_a_stream_of_its_own(driver: Driver) -> None:
+    model, inputs, _ = example("llama")
+    resident = copy.deepcopy(model).to("cuda")
+    given = on_card(inputs)
+    with torch.no_grad(), small(model):
+        expected = resident(**given).logits
+        streams = [torch.cuda.Stream() for _ in range(2)]
+        torch.cuda.synchronize()
+        for turn in range(6):
+            with torch.cuda.stream(streams[turn % 2]):
+                result = model(**given).logits
+            streams[turn % 2].synchronize()
+            assert torch.equal(result, expected)
+
+
+def test_gradients_of_adapters(driver: Driver) -> None:
+    model, inputs, _ = example("llama")
+    for name, tensor in model.named_parameters():
+        tensor.requires_grad_("layernorm" in name)
+    resident = copy.deepcopy(model).to("cuda")
+    given = on_card(inputs)
+
+    def gradients(trained: Any) -> dict[str, Any]:
+        trained.zero_grad()
+        trained(**given, labels=given["input_ids"]).loss.backward()
+        named = trained.named_parameters()
+        return {name: tensor.grad.clone() for name, tensor in named if tensor.grad is not None}
+
+    expected = gradients(resident)
+    assert expected
+    with small(model):
+        for _ in range(3):
+            found = gradients(model)
+            assert found.keys() == expected.keys()
+            assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert all(
+        tensor.grad.device == tensor.device
+        for tensor in model.parameters()
+        if tensor.grad is not None
+    )
+
+
+def test_compiled_layers(driver: Driver) -> None:
+    model, inputs, _ = example("llama")
+    given = on_card(inputs)
+    resident = copy.deepcopy(model).to("cuda")
+    for each in (model, resident):
+        for layer in each.model.layers:
+            layer.mlp.compile()
+    with torch.no_grad():
+        expected = resident(**given).logits
+        with small(model):
+            for _ in range(3):
+                assert torch.equal(model(**given).logits, expected)
