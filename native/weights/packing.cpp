@@ -433,7 +433,7 @@ bool unpack(std::span<const std::byte> packed, std::uint64_t first,
     for (; number < header.exceptions && position(number) < end; ++number, --marked) {
         const std::uint64_t at = position(number);
         const auto value = number_at<std::uint16_t>(packed, layout.values + 2 * number);
-        if (at < least || marked == 0 || index(at) != kException ||
+        if (at < least || index(at) != kException ||
             static_cast<std::uint8_t>(std::rotl(value, 1)) != low[at]) {
             return refuse(why, "exception " + std::to_string(number) + " is none");
         }

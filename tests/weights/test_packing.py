@@ -51,6 +51,11 @@ def exponents(weights: Patterns) -> Patterns:
     return (weights >> 7) & 0xFF
 
 
+def commonest(weights: Patterns) -> int:
+    """Exponent."""
+    return int(numpy.bincount(exponents(weights)).argmax())
+
+
 def exceptions_in(weights: Patterns) -> int:
     counts = numpy.bincount(exponents(weights), minlength=256)
     return int(numpy.sort(counts)[:-15].sum())
@@ -306,6 +311,18 @@ def put(part: str, at: int, value: int) -> Callable[[Parts], None]:
     return change
 
 
+def name_twice(parts: Parts) -> None:
+    parts.positions[3], parts.values[3] = parts.positions[2], parts.values[2]
+
+
+def name_a_neighbour(parts: Parts) -> None:
+    """Instead of an exception, the weight behind it, which is none, with the value that it has."""
+    plain = parts.indices() != 15
+    number = next(n for n, at in enumerate(parts.positions[:-1]) if plain[at + 1])
+    at = parts.positions[number] + 1
+    parts.positions[number], parts.values[number] = at, parts.decoded()[at]
+
+
 DAMAGE: dict[str, tuple[Callable[[Parts], None], str]] = {
     "mark": (put("header", 0, 0), "its header is another's"),
     "no weights": (put("header", 1, 0), "claims 0 weights"),
@@ -318,6 +335,8 @@ DAMAGE: dict[str, tuple[Callable[[Parts], None], str]] = {
     "position beyond the end": (put("positions", 3, 5000), "an exception is not in the list"),
     "position of none": (put("positions", 3, 0), "exception 3 is none"),
     "position twice": (lambda parts: put("positions", 3, parts.positions[2])(parts), "is none"),
+    "exception twice": (name_twice, "exception 3 is none"),
+    "a weight that is none": (name_a_neighbour, r"exception \d+ is none"),
     "another value": (lambda parts: put("values", 3, parts.values[3] ^ 1)(parts), "is none"),
     "index of an exception": (put("pairs", 0, 0xFF), "an exception is not in the list"),
     "no index 15": (lambda parts: put("pairs", parts.positions[0] // 2, 0)(parts), "is none"),
@@ -327,7 +346,7 @@ DAMAGE: dict[str, tuple[Callable[[Parts], None], str]] = {
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damage_is_an_error(kind: str) -> None:
     weights = uniform(2000)
-    weights[:2] = numpy.bincount(exponents(weights)).argmax() << 7
+    weights[:2] = commonest(weights) << 7
     change, message = DAMAGE[kind]
     chunk = packed(weights)
     change(Parts(chunk))
@@ -360,13 +379,15 @@ def test_any_damage_is_an_error_or_other_weights(data: some.DataObject) -> None:
 
 
 def test_weights_that_were_changed_are_refused() -> None:
-    weights = gaussian(5000)
+    weights = gaussian(50_000)
     packing = Packing(weights)
+    assert packing.chunks[0].exceptions > 0
     out = bytearray(packing.nbytes)
-    for changed in (uniform(5000), numpy.zeros(5000, "<u2")):
+    # With more exceptions than were counted, and without any.
+    for changed in (uniform(50_000), weights & 0x807F | commonest(weights) << 7):
         with pytest.raises(ValueError, match="not those that were planned"):
             packing.pack(changed, out)
-    with pytest.raises(ValueError, match="there are 4999 weights; the plan is of 5000"):
+    with pytest.raises(ValueError, match="there are 49999 weights; the plan is of 50000"):
         packing.pack(weights[:-1], out)
 
 
