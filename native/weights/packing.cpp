@@ -283,10 +283,6 @@ void copy_piece(const ChunkPlan& plan, const std::uint16_t* weights, std::size_t
 
 // Unpacking
 
-std::uint16_t joined(std::uint8_t exponent, std::uint8_t low) {
-    return std::rotr(static_cast<std::uint16_t>(exponent << 8 | low), 1);
-}
-
 template <typename T>
 T number_at(std::span<const std::byte> bytes, std::uint64_t at) {
     T value;
@@ -409,11 +405,22 @@ bool unpack(std::span<const std::byte> packed, std::uint64_t first,
     const auto* const pairs = reinterpret_cast<const std::uint8_t*>(packed.data()) + layout.indices;
     const auto index = [&](std::uint64_t at) { return (pairs[at / 2] >> (4 * (at % 2))) & 0x0f; };
 
-    std::uint64_t marked = 0;
-    for (std::uint64_t at = first; at < end; ++at) {
+    const PairDecoder decode(header.table);
+    std::uint64_t marked = 0;  // as exceptions
+    const auto decode_one = [&](std::uint64_t at) {
         marked += index(at) == kException;
-        weights[at - first] = joined(header.table[index(at)], low[at]);
+        const auto both = static_cast<std::uint8_t>(index(at));
+        weights[at - first] = static_cast<std::uint16_t>(decode(both, low[at], 0));
+    };
+    std::uint64_t next = first;
+    if (next < end && next % 2 != 0) decode_one(next++);
+    for (; next + 2 <= end; next += 2) {
+        const std::uint8_t pair = pairs[next / 2];
+        marked += ((pair & 0x0f) == 0x0f) + (pair >= 0xf0);
+        const std::uint32_t two = decode(pair, low[next], low[next + 1]);
+        std::memcpy(&weights[next - first], &two, sizeof two);
     }
+    if (next < end) decode_one(next);
 
     const auto position = [&](std::uint64_t number) {
         return number_at<std::uint32_t>(packed, layout.positions + 4 * number);

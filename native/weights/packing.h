@@ -68,6 +68,26 @@ struct PackedLayout {
           end(values + packed_aligned(2 * exceptions)) {}
 };
 
+// Decodes two weights at a time, exceptions with exponent 0; the simulated GPU does so too.
+class PairDecoder {
+  public:
+    explicit PairDecoder(const std::array<std::uint8_t, 16>& table) {
+        for (std::uint32_t pair = 0; pair < exponents_.size(); ++pair) {
+            exponents_[pair] = static_cast<std::uint32_t>(table[pair & 15]) << 8 |
+                               static_cast<std::uint32_t>(table[pair >> 4]) << 24;
+        }
+    }
+    // From a byte of indices and two low bytes; the first weight is in the low half.
+    std::uint32_t operator()(std::uint8_t pair, std::uint8_t first, std::uint8_t second) const {
+        const std::uint32_t both =
+            exponents_[pair] | first | static_cast<std::uint32_t>(second) << 16;
+        return ((both >> 1) & 0x7fff7fffU) | ((both << 15) & 0x80008000U);
+    }
+
+  private:
+    std::array<std::uint32_t, 256> exponents_;  // where they are in two rotated weights
+};
+
 // What packing makes of a chunk, known before it is packed.
 struct ChunkPlan {
     std::uint64_t first = 0;  // weight

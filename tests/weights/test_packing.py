@@ -301,6 +301,26 @@ def test_a_part_outside_of_the_chunk_is_refused() -> None:
         unpack(chunk, bytearray(2), first=2**64 - 1)
 
 
+@settings(max_examples=rounds(20, 1000))
+@given(some.data())
+def test_any_weights_are_read_back_from_several_chunks(data: some.DataObject) -> None:
+    weights = numpy.concatenate([gaussian(4096), uniform(4096), gaussian(3001, 2)])
+    packing = Packing(weights, chunk_weights=4096)
+    assert [chunk.packed for chunk in packing.chunks] == [True, False, True]
+    stored = numpy.zeros(packing.nbytes, "u1")
+    packing.pack(weights, stored)
+    first = data.draw(some.integers(0, len(weights)))
+    out = numpy.zeros(data.draw(some.integers(0, len(weights) - first)), "<u2")
+    packing.unpack(stored, out, first=first)
+    assert (out == weights[first : first + len(out)]).all()
+    with pytest.raises(ValueError, match=r"are not inside the 11193 packed ones"):
+        packing.unpack(stored, bytearray(4), first=11192)
+    with pytest.raises(ValueError, match=f"stored has 1 bytes; pack.. wrote {packing.nbytes}"):
+        packing.unpack(bytes(1), out)
+    with pytest.raises(TypeError, match="out is 3; it may be a buffer object"):
+        packing.unpack(stored, 3)  # type: ignore[arg-type]
+
+
 # Damage
 
 
@@ -492,10 +512,15 @@ def test_bad_sizes_are_refused(device: Device) -> None:
 
 @pytest.mark.sim_only
 @pytest.mark.expects_reports
-@pytest.mark.parametrize("side", ["source", "target"])
-def test_checker_knows_what_is_read_and_written(driver: Driver, side: str) -> None:
+@pytest.mark.parametrize("part", ["table", "low", "pairs", "positions", "values", "weights"])
+def test_checker_knows_what_is_read_and_written(driver: Driver, part: str) -> None:
+    """Another stream overwrites two bytes that are read, or reads two that are written."""
     assert driver.sim is not None
     device, chunk = driver.device(), packed(uniform(1000))
+    exceptions = packed_counts(chunk)[1]
+    offsets = {"table": 32, "low": HEADER + 998, "pairs": HEADER + 1024 + 498}
+    offsets["positions"] = HEADER + 1024 + 512 + 4 * exceptions - 2
+    offsets["values"] = HEADER + 1024 + 512 + aligned(4 * exceptions) + 2 * exceptions - 2
     with (
         device.alloc(len(chunk)) as source,
         device.alloc(2000) as target,
@@ -506,13 +531,12 @@ def test_checker_knows_what_is_read_and_written(driver: Driver, side: str) -> No
         device.copy(source, host, stream=one)
         device.fill(target, 0, stream=one)
         two.wait(one)
-        device.kernels.unpack_bf16(target, source, 1000, packed_counts(chunk)[1], stream=two)
+        device.kernels.unpack_bf16(target, source, 1000, exceptions, stream=two)
         assert not driver.sim.reports()
-        # Only the last exception is overwritten, or only the last weight read.
-        if side == "source":
-            device.fill(source.at(len(chunk) - 512, 2), 0, stream=one)
-        else:
+        if part == "weights":
             device.copy(host, target.at(1998), stream=one)
+        else:
+            device.fill(source.at(offsets[part], 2), 0, stream=one)
         assert len(driver.sim.reports()) > 0
         device.synchronize()
 
@@ -524,4 +548,9 @@ def test_card_takes_the_rate_of_memory(driver: Driver, tmp_path: Any) -> None:
         card.device.kernels.unpack_bf16(card.other, card.inside, 4096, 0, stream=stream)
         moved = HEADER + 4096 + 2048 + 2 * 4096
         took = card.figures.launch_latency + moved / card.figures.kernel_memory
+        assert card.end_of(stream) == exactly(took)
+        card.device.kernels.unpack_bf16(card.other, card.inside, 4096, 3000, stream=stream)
+        # An exception is read, and written as a sector of 32 bytes.
+        took += card.figures.launch_latency + moved / card.figures.kernel_memory
+        took += card.figures.launch_latency + 3000 * (6 + 32) / card.figures.kernel_memory
         assert card.end_of(stream) == exactly(took)

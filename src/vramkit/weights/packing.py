@@ -7,7 +7,7 @@ networks take three quarters of their bytes.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from vramkit import _core
 from vramkit.driver.operands import is_buffer
@@ -88,6 +88,31 @@ class Packing:
         source = _buffer(weights, "weights", writable=False)
         self._plan.pack(source, _buffer(out, "out", writable=True), _threads(threads))
 
+    def unpack(self, stored: SupportsBuffer, out: SupportsBuffer, *, first: int = 0) -> None:
+        """Read weights back from what pack() stored: from weight `first` on, as many as `out` has
+        room for."""
+        source, target = _bytes(stored, "stored"), _bytes(out, "out")
+        start = integer(first, "first")
+        end = start + target.nbytes // 2
+        if source.nbytes != self.nbytes:
+            raise ValueError(f"stored has {source.nbytes} bytes; pack() wrote {self.nbytes}")
+        if end > self.plain_nbytes // 2:
+            raise ValueError(
+                f"weights {start} to {end} are not inside the {self.plain_nbytes // 2} packed ones"
+            )
+        for chunk in self.chunks:
+            begin = max(start, chunk.first)
+            stop = min(end, chunk.first + chunk.weights)
+            if begin >= stop:
+                continue
+            own = source[chunk.offset : chunk.offset + chunk.nbytes]
+            part = target[2 * (begin - start) : 2 * (stop - start)]
+            inside = begin - chunk.first
+            if chunk.packed:
+                unpack(own, part, first=inside)
+            else:
+                part[:] = own[2 * inside : 2 * inside + part.nbytes]
+
     def __repr__(self) -> str:
         return (
             f"<Packing of {self.plain_nbytes // 2} weights in {len(self.chunks)} chunks: "
@@ -112,11 +137,22 @@ def _buffer(given: SupportsBuffer, what: str, *, writable: bool) -> _core.Buffer
     """Held while it is used. Whoever owns it refuses what is not contiguous or cannot be written,
     with BufferError or, in NumPy, ValueError."""
     if not is_buffer(given):
-        raise TypeError(
-            f"{what} is {shown(given)}; it may be a buffer object (bytes, bytearray, array, "
-            "memoryview)"
-        )
+        _refuse(given, what)
     return _core.Buffer(given, writable)
+
+
+def _bytes(given: SupportsBuffer, what: str) -> memoryview:
+    if not is_buffer(given):
+        _refuse(given, what)
+    view = memoryview(given)
+    # Not cast() alone: that refuses an empty array.
+    return view.cast("B") if view.nbytes else memoryview(bytearray())
+
+
+def _refuse(given: object, what: str) -> NoReturn:
+    raise TypeError(
+        f"{what} is {shown(given)}; it may be a buffer object (bytes, bytearray, array, memoryview)"
+    )
 
 
 def _threads(threads: int | None) -> int:
