@@ -317,6 +317,8 @@ def test_any_weights_are_read_back_from_several_chunks(data: some.DataObject) ->
         packing.unpack(stored, bytearray(4), first=11192)
     with pytest.raises(ValueError, match=f"stored has 1 bytes; pack.. wrote {packing.nbytes}"):
         packing.unpack(bytes(1), out)
+    with pytest.raises(ValueError, match="out has 3 bytes; weights take 2 bytes each"):
+        packing.unpack(stored, bytearray(3))
     with pytest.raises(TypeError, match="out is 3; it may be a buffer object"):
         packing.unpack(stored, 3)  # type: ignore[arg-type]
 

@@ -96,6 +96,8 @@ class Packing:
         end = start + target.nbytes // 2
         if source.nbytes != self.nbytes:
             raise ValueError(f"stored has {source.nbytes} bytes; pack() wrote {self.nbytes}")
+        if target.nbytes % 2:
+            raise ValueError(f"out has {target.nbytes} bytes; weights take 2 bytes each")
         if end > self.plain_nbytes // 2:
             raise ValueError(
                 f"weights {start} to {end} are not inside the {self.plain_nbytes // 2} packed ones"
