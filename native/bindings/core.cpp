@@ -27,4 +27,5 @@ NB_MODULE(_core, module) {
     vramkit::bind_resources(module);
     vramkit::bind_checked_allocator(module);
     vramkit::bind_weights(module);
+    vramkit::bind_packing(module);
 }

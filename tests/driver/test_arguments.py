@@ -138,6 +138,14 @@ CALLS: dict[str, tuple[str, Call]] = {
         "place",
         lambda m, x: m.device.kernels.checksum(m.memory, 4, x, stream=m.stream),
     ),
+    "Kernels.unpack_bf16 packed": (
+        "place",
+        lambda m, x: m.device.kernels.unpack_bf16(m.memory, x, 8, 0, stream=m.stream),
+    ),
+    "Kernels.unpack_bf16 exceptions": (
+        "integer",
+        lambda m, x: m.device.kernels.unpack_bf16(m.memory, m.memory, 8, x, stream=m.stream),
+    ),
     "Stream.from_handle device": ("object", lambda m, x: Stream.from_handle(x, 1)),
     "Stream.from_handle handle": ("integer", lambda m, x: Stream.from_handle(m.device, x)),
     "Stream.record event": ("event", lambda m, x: m.stream.record(x)),

@@ -1,14 +1,19 @@
-// Five kernels: spin for a time, and four that stream through memory.
+// Seven kernels: spin for a time, four that stream through memory, and two that unpack weights.
 #include "sim/machine/kernels.h"
 
 #include <algorithm>
 #include <cstring>
+
+#include "sim/machine/unpack.h"
+#include "weights/packing.h"
 
 namespace vramkit::sim {
 namespace {
 
 constexpr std::uint64_t kWord = 4;
 constexpr double kNanosecondsPerSecond = 1e9;
+// What memory writes for a single weight.
+constexpr std::uint64_t kSector = 32;
 
 // Kernels compute on a copy of 4 KiB at a time. Loops over an array of constant size become vector
 // instructions without further options, the ranges may begin at any byte, and the copy stays in the
@@ -128,6 +133,35 @@ const BuiltinKernel kKernels[] = {
          std::memcpy(&total, out, sizeof total);
          total += checksum(ranges[0]);
          std::memcpy(out, &total, sizeof total);
+     }},
+    // Those that unpack are as fast as vk_add: 2.01 TB/s of bf16 by the rate of an H200, where 2.07
+    // were measured.
+    {"vk_unpack_bf16",
+     {8, 8, 8},
+     [](const Arguments& a) {
+         const std::uint64_t packed = weights::PackedLayout(a[2], 0).positions;
+         return std::vector<Touch>{{a[1], packed, Use::read}, {a[0], 2 * a[2], Use::write}};
+     },
+     [](const Arguments& a, const Profile& profile) {
+         const std::uint64_t packed = weights::PackedLayout(a[2], 0).positions;
+         return time_ns(packed + 2 * a[2], profile.kernels.add_bytes_per_s);
+     },
+     [](const Arguments&, std::span<const Bytes> ranges) { unpack_bf16(ranges[1], ranges[0]); }},
+    // It writes here and there in all of dst: nobody else may use that at the same time.
+    {"vk_patch_bf16",
+     {8, 8, 8, 8},
+     [](const Arguments& a) {
+         if (a[3] == 0) return std::vector<Touch>{};
+         const weights::PackedLayout layout(a[2], a[3]);
+         return std::vector<Touch>{{a[1] + layout.positions, 4 * a[3], Use::read},
+                                   {a[1] + layout.values, 2 * a[3], Use::read},
+                                   {a[0], 2 * a[2], Use::write}};
+     },
+     [](const Arguments& a, const Profile& profile) {
+         return time_ns((4 + 2 + kSector) * a[3], profile.kernels.add_bytes_per_s);
+     },
+     [](const Arguments& a, std::span<const Bytes> ranges) {
+         if (a[3] > 0) patch_bf16(ranges[2], ranges[0], ranges[1]);
      }},
 };
 

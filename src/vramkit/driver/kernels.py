@@ -92,6 +92,34 @@ class Kernels(Owner):
         places = words(src, count, "src"), count, words(out, 2, "out")
         self._launch("vk_checksum", stream, blocks, threads, *places)
 
+    def unpack_bf16(
+        self,
+        dst: Addressed,
+        packed: Addressed,
+        count: int,
+        exceptions: int,
+        *,
+        stream: SupportsCudaStream,
+        blocks: int | None = None,
+        threads: int = _core.UNPACK_THREADS,
+    ) -> None:
+        """Decode a packed chunk of `count` weights (vramkit.weights.packing) to `dst`.
+
+        Two kernels, the second of them only if there are exceptions: it writes them over what the
+        first one made of them. Until both are done, `dst` may hold wrong weights.
+        """
+        count = integer(count, "count", 1, _core.MOST_WEIGHTS_IN_CHUNK)
+        exceptions = integer(exceptions, "exceptions", 0, count)
+        out = wide(dst, 2 * count, f"{count} weights take", "dst")
+        chunk = f"{count} packed weights with {exceptions} exceptions take"
+        source = wide(packed, _core.packed_bytes(count, exceptions), chunk, "packed")
+        grid = _core.unpack_blocks(count) if blocks is None else blocks
+        self._launch("vk_unpack_bf16", stream, grid, threads, out, source, count)
+        if exceptions > 0:
+            grid = _core.patch_blocks(exceptions) if blocks is None else blocks
+            places = out, source, count, exceptions
+            self._launch("vk_patch_bf16", stream, grid, threads, *places)
+
     def _launch(
         self,
         name: str,
@@ -125,4 +153,14 @@ def words(place: Addressed, count: int, what: str) -> int:
     address, nbytes = addressed(place, what)
     if nbytes is not None and count * 4 > nbytes:
         raise ValueError(f"{count} words take {count * 4} bytes; {what} has {nbytes}")
+    return address
+
+
+def wide(place: Addressed, needed: int, why: str, what: str) -> int:
+    """The address of `needed` bytes that are read or written 16 at a time."""
+    address, nbytes = addressed(place, what)
+    if nbytes is not None and needed > nbytes:
+        raise ValueError(f"{why} {needed} bytes; {what} has {nbytes}")
+    if address % 16:
+        raise ValueError(f"{what} is at address {address}; it may be a multiple of 16")
     return address
