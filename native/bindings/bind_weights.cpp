@@ -33,24 +33,39 @@ using weights::Streamer;
 // Arguments are what vramkit.weights made of the user's: indices are in range.
 class StreamerEngine final : public NativeObject {
   public:
-    using Source = std::tuple<std::string, uint64_t, uint64_t, uint64_t>;
+    // As vramkit.weights.packing.PackedChunk: first weight, weights, exceptions, packed, offset,
+    // bytes stored.
+    using StoredChunk = std::tuple<uint64_t, uint64_t, uint64_t, bool, uint64_t, uint64_t>;
+    using Source = std::tuple<std::string, uint64_t, uint64_t, uint64_t, std::vector<StoredChunk>>;
+    // The kernels vk_unpack_bf16 and vk_patch_bf16, the address of the staging, bytes of a slot.
+    using Decoding = std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>;
 
     StreamerEngine(std::shared_ptr<Device> given, uint64_t ring_address, uint64_t ring_bytes,
-                   const std::vector<Source>& sources, uint64_t chunk_bytes)
+                   const std::vector<Source>& sources, uint64_t chunk_bytes,
+                   const Decoding& decoding)
         : NativeObject(std::move(given), "WeightManager") {
         std::vector<weights::GroupSource> groups;
-        for (const auto& [name, address, source, bytes] : sources) {
-            groups.push_back({name, address, reinterpret_cast<const std::byte*>(source), bytes});
+        for (const auto& [name, address, source, bytes, stored] : sources) {
+            std::vector<weights::Chunk> chunks;
+            for (const auto& [first, count, exceptions, packed, offset, nbytes] : stored) {
+                chunks.push_back({2 * first, 2 * count, offset, nbytes, packed, exceptions});
+            }
+            groups.push_back({name, address, reinterpret_cast<const std::byte*>(source), bytes,
+                              std::move(chunks)});
         }
+        const auto [unpack, patch, staging, slot_bytes] = decoding;
+        const weights::Unpacking unpacking{reinterpret_cast<CUfunction>(unpack),
+                                           reinterpret_cast<CUfunction>(patch), staging,
+                                           slot_bytes};
         CUcontext context = nullptr;
         check(device()->session().driver(), device()->context(&context),
               "cuDevicePrimaryCtxRetain");
         Failure why;
         {
             const GilReleased released;
-            engine_ =
-                Streamer::open(device()->session().shared_driver(), context,
-                               {ring_address, ring_bytes}, std::move(groups), chunk_bytes, why);
+            engine_ = Streamer::open(device()->session().shared_driver(), context,
+                                     {ring_address, ring_bytes}, std::move(groups), chunk_bytes,
+                                     unpacking, why);
         }
         if (engine_ == nullptr) fail(why);
     }
@@ -177,9 +192,11 @@ void bind_weights(nb::module_& module) {
     nb::class_<StreamerEngine> engine(module, "StreamerEngine");
     engine
         .def(nb::init<std::shared_ptr<Device>, uint64_t, uint64_t,
-                      const std::vector<StreamerEngine::Source>&, uint64_t>(),
+                      const std::vector<StreamerEngine::Source>&, uint64_t,
+                      const StreamerEngine::Decoding&>(),
              nb::arg("device"), nb::arg("ring_address"), nb::arg("ring_bytes"), nb::arg("groups"),
-             nb::arg("chunk_bytes"), "Groups are (name, device address, host address, bytes).")
+             nb::arg("chunk_bytes"), nb::arg("decoding"),
+             "Groups are (name, device address, host address, bytes, packed chunks).")
         .def(
             "add_schedule",
             [](StreamerEngine& self, std::vector<GroupIndex> order, std::vector<GroupIndex> start,
@@ -213,6 +230,7 @@ void bind_weights(nb::module_& module) {
         .def("log_copies", &StreamerEngine::log_copies, nb::arg("on"))
         .def_prop_ro("stream_ids", &StreamerEngine::stream_ids);
     refuse_copies(engine);
+    module.attr("STAGING_SLOTS") = 2 * weights::Unpacking::kSlots;
 }
 
 }  // namespace vramkit

@@ -7,6 +7,7 @@
 
 #include "base/rules.h"
 #include "base/scopes.h"
+#include "weights/packing.h"
 
 namespace vramkit::weights {
 namespace {
@@ -27,31 +28,29 @@ bool in_ring(const Ring& ring, const GroupSource& group) {
 
 }  // namespace
 
-Streamer::Streamer(std::shared_ptr<Driver> driver, CUcontext context, std::uint64_t chunk_bytes)
+Streamer::Streamer(std::shared_ptr<Driver> driver, CUcontext context, std::uint64_t chunk_bytes,
+                   const Unpacking& unpacking)
     : driver_(std::move(driver)),
       call_(driver_->call()),
       context_(context),
-      chunk_bytes_(chunk_bytes) {}
+      chunk_bytes_(chunk_bytes),
+      unpacking_(unpacking) {}
 
 std::unique_ptr<Streamer> Streamer::open(std::shared_ptr<Driver> driver, CUcontext context,
                                          const Ring& ring, std::vector<GroupSource> groups,
-                                         std::uint64_t chunk_bytes, Failure& why) {
-    std::unique_ptr<Streamer> made(new Streamer(std::move(driver), context, chunk_bytes));
+                                         std::uint64_t chunk_bytes, const Unpacking& unpacking,
+                                         Failure& why) {
+    std::unique_ptr<Streamer> made(
+        new Streamer(std::move(driver), context, chunk_bytes, unpacking));
     if (!made->make(ring, std::move(groups), why)) return nullptr;
     return made;
 }
 
 bool Streamer::make(const Ring& ring, std::vector<GroupSource> groups, Failure& why) {
     const SlowPathScope scope(call_, context_);
-    for (std::size_t each = 0; each < streams_.size(); ++each) {
-        unsigned long long id = 0;
-        if (failed(call_.cuStreamCreateWithPriority(&streams_[each], CU_STREAM_NON_BLOCKING, 0),
-                   "cuStreamCreateWithPriority", why) ||
-            failed(call_.cuStreamGetId(streams_[each], &id), "cuStreamGetId", why)) {
-            return false;
-        }
-        stream_ids_[each] = id;
-    }
+    const bool packed =
+        std::ranges::any_of(groups, [](const GroupSource& group) { return !group.chunks.empty(); });
+    if (!make_streams(packed, why) || (packed && !make_slots(why))) return false;
     groups_.reserve(groups.size());
     for (GroupSource& source : groups) {
         if (in_ring(ring, source) && source.bytes > ring.bytes) {
@@ -82,6 +81,37 @@ bool Streamer::make(const Ring& ring, std::vector<GroupSource> groups, Failure& 
     return true;
 }
 
+bool Streamer::make_streams(bool packed, Failure& why) {
+    for (std::size_t each = 0; each < (packed ? kWriters : 2); ++each) {
+        if (failed(call_.cuStreamCreateWithPriority(&streams_[each], CU_STREAM_NON_BLOCKING, 0),
+                   "cuStreamCreateWithPriority", why)) {
+            return false;
+        }
+    }
+    for (std::size_t each = 0; each < stream_ids_.size(); ++each) {
+        unsigned long long id = 0;
+        if (failed(call_.cuStreamGetId(streams_[each], &id), "cuStreamGetId", why)) return false;
+        stream_ids_[each] = id;
+    }
+    return true;
+}
+
+bool Streamer::make_slots(Failure& why) {
+    CUdeviceptr address = unpacking_.staging;
+    for (auto& slots : slots_) {
+        for (Slot& slot : slots) {
+            slot.address = std::exchange(address, address + unpacking_.slot_bytes);
+            for (CUevent* event : {&slot.full, &slot.free}) {
+                if (failed(call_.cuEventCreate(event, CU_EVENT_DISABLE_TIMING), "cuEventCreate",
+                           why)) {
+                    return false;
+                }
+            }
+        }
+    }
+    return true;
+}
+
 Streamer::~Streamer() {
     if (forgotten_) return;
     const SlowPathScope scope(call_, context_);
@@ -89,6 +119,12 @@ Streamer::~Streamer() {
         if (stream == nullptr) continue;
         call_.cuStreamSynchronize(stream);
         call_.cuStreamDestroy_v2(stream);
+    }
+    for (const auto& slots : slots_) {
+        for (const Slot& slot : slots) {
+            if (slot.full != nullptr) call_.cuEventDestroy_v2(slot.full);
+            if (slot.free != nullptr) call_.cuEventDestroy_v2(slot.free);
+        }
     }
     for (const Group& group : groups_) {
         if (group.ready != nullptr) call_.cuEventDestroy_v2(group.ready);
@@ -164,7 +200,7 @@ bool Streamer::leave(GroupIndex index, const StreamRef& stream, Failure& why) {
     if (failed(call_.cuEventRecord(use->event, stream.handle), "cuEventRecord", why)) return false;
     use->stream = stream.id;
     use->since_copy = true;
-    group.in_order = {false, false};
+    group.in_order = {};
     --group.entered;
     if (next_step_ > 0) issue(schedules_[current_].after[next_step_ - 1]);
     return true;
@@ -221,7 +257,10 @@ bool Streamer::synchronize(Failure& why) {
     }
     const SlowPathScope scope(call_, context_);
     for (const CUstream stream : streams_) {
-        if (failed(call_.cuStreamSynchronize(stream), "cuStreamSynchronize", why)) return false;
+        if (stream != nullptr &&
+            failed(call_.cuStreamSynchronize(stream), "cuStreamSynchronize", why)) {
+            return false;
+        }
     }
     for (const CUevent event : events) {
         if (failed(call_.cuEventSynchronize(event), "cuEventSynchronize", why)) return false;
@@ -245,70 +284,138 @@ void Streamer::forget() {
     forgotten_ = true;
 }
 
-// The stream comes behind the work that used the group since its copy, which waited for the copy;
+bool Streamer::waits(Writer stream, CUevent event, Failure& why) {
+    return !failed(call_.cuStreamWaitEvent(streams_[stream], event, 0), "cuStreamWaitEvent", why);
+}
+
+bool Streamer::records(CUevent event, Writer stream, Failure& why) {
+    return !failed(call_.cuEventRecord(event, streams_[stream]), "cuEventRecord", why);
+}
+
+bool Streamer::copies(CUdeviceptr to, const std::byte* from, std::uint64_t bytes, Writer stream,
+                      Failure& why) {
+    return !failed(call_.cuMemcpyHtoDAsync_v2(to, from, bytes, streams_[stream]),
+                   "cuMemcpyHtoDAsync", why);
+}
+
+// The writer comes behind the work that used the group since its copy, which waited for the copy;
 // if there is none, behind the copy.
-bool Streamer::come_behind(Group& group, CopyStream stream, Failure& why) {
-    if (group.in_order[stream]) return true;
+bool Streamer::come_behind(Group& group, Writer writer, Failure& why) {
+    if (group.in_order[writer]) return true;
     bool used = false;
     for (Use& use : group.uses) {
         if (!use.since_copy) continue;
         used = true;
         if (is_broken(Rule::copy_waits_for_readers)) continue;
-        if (failed(call_.cuStreamWaitEvent(streams_[stream], use.event, 0), "cuStreamWaitEvent",
-                   why)) {
-            return false;
-        }
+        if (!waits(writer, use.event, why)) return false;
     }
-    if (!used && group.copied_on != stream && !is_broken(Rule::copy_waits_for_other_copy) &&
-        failed(call_.cuStreamWaitEvent(streams_[stream], group.ready, 0), "cuStreamWaitEvent",
-               why)) {
+    if (!used && group.written_by != writer && !is_broken(Rule::copy_waits_for_other_copy) &&
+        !waits(writer, group.ready, why)) {
         return false;
     }
-    group.in_order[stream] = true;
+    group.in_order[writer] = true;
+    return true;
+}
+
+bool Streamer::come_behind_up_to(const Group& group, std::uint64_t end, std::size_t& overlap,
+                                 Writer writer, Failure& why) {
+    for (; overlap < group.overlaps.size() && group.overlaps[overlap].from < end; ++overlap) {
+        Group& other = groups_[group.overlaps[overlap].group];
+        if (&other != &group && !come_behind(other, writer, why)) return false;
+    }
     return true;
 }
 
 bool Streamer::copy(GroupIndex index, CopyStream stream, Failure& why) {
     Group& group = groups_[index];
+    const bool packed = !group.chunks.empty();
+    const Writer writer = packed ? decoder_of(stream) : static_cast<Writer>(stream);
     // Behind its own uses first: they are forgotten with the copy.
-    if (!come_behind(group, stream, why)) return false;
+    if (!come_behind(group, writer, why)) return false;
     for (const Overlap& each : group.overlaps) groups_[each.group].valid = false;
     for (Use& use : group.uses) use.since_copy = false;
-    group.copied_on = stream;
-    group.in_order = {stream == scheduled, stream == urgent};
-    const bool copied = copy_chunks(group, stream, why);
+    group.written_by = writer;
+    group.in_order = {};
+    group.in_order[writer] = true;
+    const bool copied = packed ? copy_packed(group, stream, why) : copy_plain(group, stream, why);
     // Also behind a copy that failed: what was issued of it must be over before the next one.
     Failure second;
-    if (failed(call_.cuEventRecord(group.ready, streams_[stream]), "cuEventRecord",
-               copied ? why : second)) {
+    if (!records(group.ready, writer, copied ? why : second)) {
         // Without an event only the host can wait for it.
-        call_.cuStreamSynchronize(streams_[stream]);
-        group.in_order = {true, true};
+        call_.cuStreamSynchronize(streams_[writer]);
+        group.in_order = {true, true, true, true};
         return false;
     }
     if (!copied) return false;
     group.valid = true;
     ++counters_.copies;
-    counters_.copied_bytes += group.bytes;
     if (logs_copies_) copied_.push_back({index, stream == urgent});
     return true;
 }
 
-bool Streamer::copy_chunks(const Group& group, CopyStream stream, Failure& why) {
-    auto overlap = group.overlaps.begin();
+bool Streamer::copy_plain(const Group& group, CopyStream stream, Failure& why) {
+    std::size_t overlap = 0;
     for (std::uint64_t done = 0; done < group.bytes; done += chunk_bytes_) {
         const std::uint64_t bytes = std::min(chunk_bytes_, group.bytes - done);
-        for (; overlap != group.overlaps.end() && overlap->from < done + bytes; ++overlap) {
-            Group& other = groups_[overlap->group];
-            if (&other != &group && !come_behind(other, stream, why)) return false;
-        }
-        if (failed(call_.cuMemcpyHtoDAsync_v2(group.address + done, group.source + done, bytes,
-                                              streams_[stream]),
-                   "cuMemcpyHtoDAsync", why)) {
+        if (!come_behind_up_to(group, done + bytes, overlap, stream, why) ||
+            !copies(group.address + done, group.source + done, bytes, stream, why)) {
             return false;
         }
+        counters_.copied_bytes += bytes;
     }
     return true;
+}
+
+// The copy of a chunk waits for its slot, and the decoding for the place. A chunk that is not
+// packed goes straight to its place, in the stream that decodes: a group has one writer.
+bool Streamer::copy_packed(const Group& group, CopyStream stream, Failure& why) {
+    const Writer decoder = decoder_of(stream);
+    std::size_t overlap = 0;
+    for (const Chunk& chunk : group.chunks) {
+        if (!come_behind_up_to(group, chunk.first_byte + chunk.bytes, overlap, decoder, why)) {
+            return false;
+        }
+        const bool done = chunk.packed
+                              ? unpack(group, chunk, stream, why)
+                              : copies(group.address + chunk.first_byte,
+                                       group.source + chunk.offset, chunk.bytes, decoder, why);
+        if (!done) return false;
+        counters_.copied_bytes += chunk.stored;
+    }
+    return true;
+}
+
+bool Streamer::unpack(const Group& group, const Chunk& chunk, CopyStream stream, Failure& why) {
+    const Writer decoder = decoder_of(stream);
+    std::size_t& next = next_slot_[stream];
+    Slot& slot = slots_[stream][next];
+    next = (next + 1) % Unpacking::kSlots;
+    if (slot.used && !is_broken(Rule::copy_waits_for_decoding) && !waits(stream, slot.free, why)) {
+        return false;
+    }
+    if (!copies(slot.address, group.source + chunk.offset, chunk.stored, stream, why) ||
+        !records(slot.full, stream, why) ||
+        (!is_broken(Rule::decoding_waits_for_copy) && !waits(decoder, slot.full, why))) {
+        return false;
+    }
+    std::uint64_t to = group.address + chunk.first_byte, from = slot.address;
+    std::uint64_t count = chunk.bytes / 2, exceptions = chunk.exceptions;
+    std::array<void*, 4> arguments{&to, &from, &count, &exceptions};
+    const auto launch = [&](CUfunction kernel, unsigned blocks) {
+        return !failed(call_.cuLaunchKernel(kernel, blocks, 1, 1, kUnpackThreads, 1, 1, 0,
+                                            streams_[decoder], arguments.data(), nullptr),
+                       "cuLaunchKernel", why);
+    };
+    const bool launched = launch(unpacking_.unpack, unpack_blocks(count)) &&
+                          (exceptions == 0 || launch(unpacking_.patch, patch_blocks(exceptions)));
+    // Also if the second one failed: the first one reads the slot.
+    slot.used = true;
+    Failure second;
+    if (!records(slot.free, decoder, launched ? why : second)) {
+        call_.cuStreamSynchronize(streams_[decoder]);
+        return false;
+    }
+    return launched;
 }
 
 const Streamer::Group* Streamer::in_the_way(const Group& group) const {

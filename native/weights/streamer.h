@@ -5,7 +5,8 @@
 // 2. A stream that enters a group waits for its copy on the GPU. Each chunk of a copy waits on the
 //    GPU for the work that used what it overwrites. The host waits for nothing.
 // 3. Two streams copy: one follows the schedule, the other serves what is needed at once, and gets
-//    its turn between two chunks of the first.
+//    its turn between two chunks of the first. Packed groups are copied to a staging slot chunk by
+//    chunk, and decoded from there to their place by a second stream of each.
 // 4. A group between enter() and leave(), or pinned, is not overwritten. A prefetch that would do
 //    so is left out; what is then missing at enter() is copied there.
 // 5. A prefetch that fails is tried again when its group is entered, and that reports the failure.
@@ -35,11 +36,28 @@ struct Ring {
     std::uint64_t bytes = 0;  // of memory; twice as many addresses
 };
 
+// Weights that are copied at once. Packed ones (packing.h) are decoded behind their copy.
+struct Chunk {
+    std::uint64_t first_byte = 0, bytes = 0;  // in the group's place
+    std::uint64_t offset = 0, stored = 0;     // in host memory
+    bool packed = false;
+    std::uint64_t exceptions = 0;
+};
+
 struct GroupSource {
     std::string name;  // for messages
     CUdeviceptr address = 0;
     const std::byte* source = nullptr;  // pinned
     std::uint64_t bytes = 0;
+    std::vector<Chunk> chunks;  // of a packed group, in order; none: it is copied as it is
+};
+
+// What decodes packed groups: the kernels, and memory for kSlots packed chunks of each copy stream.
+struct Unpacking {
+    static constexpr std::size_t kSlots = 2;
+    CUfunction unpack = nullptr, patch = nullptr;
+    CUdeviceptr staging = 0;
+    std::uint64_t slot_bytes = 0;
 };
 
 struct Counters {
@@ -61,7 +79,8 @@ class Streamer {
     // The context is the device's primary one. Null and the reason on failure.
     static std::unique_ptr<Streamer> open(std::shared_ptr<Driver> driver, CUcontext context,
                                           const Ring& ring, std::vector<GroupSource> groups,
-                                          std::uint64_t chunk_bytes, Failure& why);
+                                          std::uint64_t chunk_bytes, const Unpacking& unpacking,
+                                          Failure& why);
     // Waits for the copies, since they read host memory of the caller.
     ~Streamer();
     Streamer(const Streamer&) = delete;
@@ -102,6 +121,11 @@ class Streamer {
 
   private:
     enum CopyStream : std::uint8_t { scheduled, urgent };
+    // A stream that writes places of groups: one that copies, or the one that decodes behind it.
+    using Writer = std::uint8_t;
+    static constexpr std::size_t kWriters = 4;
+    static Writer decoder_of(CopyStream stream) { return static_cast<Writer>(stream + 2); }
+    using InOrder = std::array<bool, kWriters>;
 
     // Work that used a group: an event behind it, on one stream.
     struct Use {
@@ -121,18 +145,37 @@ class Streamer {
         bool valid = false;  // copied, or being copied, and not overwritten since
         bool pinned = false;
         std::uint32_t entered = 0;
-        CopyStream copied_on = scheduled;
-        // Copy streams that come behind everything that was done with it so far.
-        std::array<bool, 2> in_order{true, true};
+        Writer written_by = scheduled;
+        // Writers that come behind everything that was done with it so far.
+        InOrder in_order{true, true, true, true};
         std::uint64_t listed = 0;  // the last list that named it
     };
 
-    Streamer(std::shared_ptr<Driver> driver, CUcontext context, std::uint64_t chunk_bytes);
+    // Where a packed chunk is between its copy and its decoding.
+    struct Slot {
+        CUdeviceptr address = 0;
+        CUevent full = nullptr, free = nullptr;
+        bool used = false;
+    };
+
+    Streamer(std::shared_ptr<Driver> driver, CUcontext context, std::uint64_t chunk_bytes,
+             const Unpacking& unpacking);
     bool make(const Ring& ring, std::vector<GroupSource> groups, Failure& why);
+    bool make_streams(bool packed, Failure& why);
+    bool make_slots(Failure& why);
     // With the lock, in the context.
-    bool come_behind(Group& group, CopyStream stream, Failure& why);
+    bool come_behind(Group& group, Writer writer, Failure& why);
+    // ... behind all that is in the bytes of the group before this one; continues at `overlap`.
+    bool come_behind_up_to(const Group& group, std::uint64_t end, std::size_t& overlap,
+                           Writer writer, Failure& why);
     bool copy(GroupIndex index, CopyStream stream, Failure& why);
-    bool copy_chunks(const Group& group, CopyStream stream, Failure& why);
+    bool copy_plain(const Group& group, CopyStream stream, Failure& why);
+    bool copy_packed(const Group& group, CopyStream stream, Failure& why);
+    bool unpack(const Group& group, const Chunk& chunk, CopyStream stream, Failure& why);
+    bool waits(Writer stream, CUevent event, Failure& why);
+    bool records(CUevent event, Writer stream, Failure& why);
+    bool copies(CUdeviceptr to, const std::byte* from, std::uint64_t bytes, Writer stream,
+                Failure& why);
     // A group that must stay where this one would go; null: none.
     const Group* in_the_way(const Group& group) const;
     bool fetch(GroupIndex index, CopyStream stream, Failure& why);
@@ -144,8 +187,11 @@ class Streamer {
     const DriverTable& call_;
     const CUcontext context_;
     const std::uint64_t chunk_bytes_;
+    const Unpacking unpacking_;
     mutable std::mutex lock_;
-    std::array<CUstream, 2> streams_{};
+    std::array<CUstream, kWriters> streams_{};  // those that decode: null without packed groups
+    std::array<std::array<Slot, Unpacking::kSlots>, 2> slots_{};  // by copy stream
+    std::array<std::size_t, 2> next_slot_{};
     std::array<std::uint64_t, 2> stream_ids_{};
     std::vector<Group> groups_;
     std::vector<Schedule> schedules_;

@@ -57,7 +57,8 @@ class Model {
             groups.push_back({"resident", resident_, host_, resident_kibibytes * kKiB});
         }
         Failure why;
-        streamer = Streamer::open(simulated(), card.context, {ring_, kRing}, groups, chunk, why);
+        streamer =
+            Streamer::open(simulated(), card.context, {ring_, kRing}, groups, chunk, {}, why);
         REQUIRE(streamer != nullptr);
     }
     ~Model() {

@@ -129,13 +129,13 @@ class Kernels(Owner):
         *arguments: int,
     ) -> None:
         device = self._device
-        function = self._function(name)
+        function = self.function(name)
         grid = self._blocks if blocks is None else integer(blocks, "blocks", 0, 2**32 - 1)
         block = integer(threads, "threads", 0, 2**32 - 1)
         with device.recorded(name, "compute", stream, 0):
             _core.launch(device, function, grid, block, stream, list(arguments))
 
-    def _function(self, name: str) -> int:
+    def function(self, name: str) -> int:
         """Loaded once, and again after a reset of the simulated GPU."""
         if self._epoch != self._device.epoch:
             image = files("vramkit.driver").joinpath("kernels.ptx").read_bytes()

@@ -9,6 +9,7 @@ from vramkit.weights.manager import WeightStats as WeightStats
 from vramkit.weights.model import UnsupportedModel as UnsupportedModel
 from vramkit.weights.offloading import Offload as Offload
 from vramkit.weights.offloading import offload as offload
+from vramkit.weights.packing import Packing as Packing
 from vramkit.weights.planner import ModelError as ModelError
 from vramkit.weights.planner import Plan as Plan
 from vramkit.weights.planner import Prediction as Prediction

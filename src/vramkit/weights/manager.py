@@ -13,6 +13,7 @@ from vramkit import _core
 from vramkit.driver.errors import ClosedError
 from vramkit.driver.types import Owner, SupportsCudaStream, integer, shown, size, truth
 from vramkit.weights.layout import ALIGNMENT, Group, Layout, plan_layout
+from vramkit.weights.packing import PackedChunk, Packing
 from vramkit.weights.schedule import POLICIES, Policy, Schedule, make_schedule
 from vramkit.weights.timing import MeasuredPass, Timing
 
@@ -47,7 +48,9 @@ class WeightManager(Owner):
 
     `groups` are in the order of their use; those whose numbers are in `prefer` are resident before
     others. `sources` are the addresses of their bytes in pinned
-    host memory, which must stay valid until close(). Every group keeps its device address.
+    host memory, which must stay valid until close(). Every group keeps its device address. With
+    `packings`, the bytes of a group are what its Packing has stored, and are decoded on the card;
+    the staging for that counts against the budget.
 
     A layer calls wait_group_ready() before it issues work that uses a group, and release() behind
     it; using() is both. What comes next is copied meanwhile, by the policy. begin_pass() tells
@@ -74,6 +77,7 @@ class WeightManager(Owner):
         policy: str | Policy = "auto",
         prefer: Collection[int] = (),
         chunk: int = CHUNK,
+        packings: Sequence[Packing | None] = (),
         timing: bool = False,
     ) -> None:
         self.device = device
@@ -87,8 +91,16 @@ class WeightManager(Owner):
             raise ValueError(f"there are {len(groups)} groups and {len(sources)} sources")
         if not (chunk := size(chunk, "chunk")) or chunk % ALIGNMENT:
             raise ValueError(f"chunk is {chunk}; it may be a multiple of {ALIGNMENT} bytes")
+        chunks = _packed_chunks(groups, packings)
+        slot = max((each.nbytes for packed in chunks for each in packed if each.packed), default=0)
+        self.staging_bytes = _core.STAGING_SLOTS * slot
         first = plan_schedule(
-            device, groups, budget=budget, ring=ring, policy=self.policy, prefer=prefer
+            device,
+            groups,
+            budget=size(budget, "budget") - self.staging_bytes,
+            ring=ring,
+            policy=self.policy,
+            prefer=prefer,
         )
         self.layout = first.layout
         with ExitStack() as stack:
@@ -98,10 +110,13 @@ class WeightManager(Owner):
                 self.ring_address,
                 self.layout.ring_bytes,
                 [
-                    (str(group), address, source, group.nbytes)
-                    for group, address, source in zip(groups, self._addresses, sources, strict=True)
+                    (str(group), address, source, group.nbytes, packed)
+                    for group, address, source, packed in zip(
+                        groups, self._addresses, sources, chunks, strict=True
+                    )
                 ],
                 chunk,
+                _decoding(device, slot, stack),
             )
             self._memory = stack.pop_all()
         self._schedules: list[Schedule] = []
@@ -436,6 +451,36 @@ def _lists(
         list(schedule.start),
         [list(each) for each in schedule.before],
         [list(each) for each in schedule.after],
+    )
+
+
+def _packed_chunks(
+    groups: Sequence[Group], packings: Sequence[Packing | None]
+) -> list[list[PackedChunk]]:
+    """By group; none for one that travels as it is."""
+    if not packings:
+        return [[] for _ in groups]
+    if len(packings) != len(groups):
+        raise ValueError(f"there are {len(groups)} groups and {len(packings)} packings")
+    for group, packing in zip(groups, packings, strict=True):
+        if packing is not None and packing.plain_nbytes != group.nbytes:
+            raise ValueError(
+                f"group {group} has {group.nbytes} bytes, and its packing {packing.plain_nbytes}"
+            )
+    return [[] if packing is None else list(packing.chunks) for packing in packings]
+
+
+def _decoding(device: Device, slot: int, stack: ExitStack) -> tuple[int, int, int, int]:
+    """The kernels that decode packed chunks, and memory of the card for those under way."""
+    if not slot:
+        return 0, 0, 0, 0
+    staging = stack.enter_context(device.alloc(_core.STAGING_SLOTS * slot))
+    kernels = device.kernels
+    return (
+        kernels.function("vk_unpack_bf16"),
+        kernels.function("vk_patch_bf16"),
+        staging.address,
+        slot,
     )
 
 
