@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "pool_bench.h"
+#include "weights/packing.h"
 #include "weights/streamer.h"
 
 using namespace bench;
@@ -26,12 +27,15 @@ constexpr std::uint64_t kKiB = 1024;
 constexpr std::uint64_t kRing = 2 * kMiB;
 constexpr std::uint64_t kLargest = 1536 * kKiB;
 
+enum class Groups : std::uint8_t { plain, packed };
+
 // A ring, one handle mapped twice; groups behind each other around it, a resident one behind them;
 // and their source in pinned memory.
 class Model {
   public:
     explicit Model(const Card& on, const std::vector<std::uint64_t>& kibibytes,
-                   std::uint64_t resident_kibibytes = 0, std::uint64_t chunk = 256 * kKiB)
+                   std::uint64_t resident_kibibytes = 0, std::uint64_t chunk = 256 * kKiB,
+                   Groups packed = Groups::plain)
         : card(on) {
         const DriverTable& call = card.call;
         CUmemAllocationProp what{};
@@ -49,16 +53,17 @@ class Model {
         std::uint64_t at = 0;
         for (const std::uint64_t each : kibibytes) {
             groups.push_back(
-                {std::to_string(groups.size()), ring_ + at % kRing, host_, each * kKiB});
+                {std::to_string(groups.size()), ring_ + at % kRing, host_, each * kKiB, {}});
             at += each * kKiB;
         }
         if (resident_kibibytes > 0) {
             resident_ = gpu::make_memory(resident_kibibytes * kKiB);
-            groups.push_back({"resident", resident_, host_, resident_kibibytes * kKiB});
+            groups.push_back({"resident", resident_, host_, resident_kibibytes * kKiB, {}});
         }
+        if (packed == Groups::packed) pack();
         Failure why;
-        streamer =
-            Streamer::open(simulated(), card.context, {ring_, kRing}, groups, chunk, {}, why);
+        streamer = Streamer::open(simulated(), card.context, {ring_, kRing}, groups, chunk,
+                                  unpacking_, why);
         REQUIRE(streamer != nullptr);
     }
     ~Model() {
@@ -72,6 +77,9 @@ class Model {
         }
         CHECK_EQUAL(call.cuMemAddressFree(ring_, 2 * kRing), CUDA_SUCCESS);
         if (resident_ != 0) CHECK_EQUAL(call.cuMemFree_v2(resident_), CUDA_SUCCESS);
+        if (unpacking_.staging != 0) {
+            CHECK_EQUAL(call.cuMemFree_v2(unpacking_.staging), CUDA_SUCCESS);
+        }
         CHECK_EQUAL(call.cuMemFreeHost(host_), CUDA_SUCCESS);
     }
     Model(const Model&) = delete;
@@ -141,7 +149,31 @@ class Model {
         return false;
     }
 
+    // Every second group is packed, in chunks of which every fifth is as it is. No weights are in
+    // them: the simulated card holds no data.
+    void pack() {
+        constexpr std::uint64_t kWeights = 64 * kKiB, kExceptions = 3;
+        unpacking_.unpack = gpu::kernel("vk_unpack_bf16");
+        unpacking_.patch = gpu::kernel("vk_patch_bf16");
+        unpacking_.slot_bytes = weights::PackedLayout(kWeights, kExceptions).end;
+        unpacking_.staging =
+            gpu::make_memory(2 * weights::Unpacking::kSlots * unpacking_.slot_bytes);
+        for (std::size_t each = 0; each < groups.size(); each += 2) {
+            GroupSource& group = groups[each];
+            for (std::uint64_t at = 0; at < group.bytes; at += 2 * kWeights) {
+                const std::uint64_t bytes = std::min(2 * kWeights, group.bytes - at);
+                const std::size_t number = group.chunks.size();
+                const std::uint64_t exceptions = number % 2 == 0 ? kExceptions : 0;
+                const bool packed = number % 5 != 4;
+                const std::uint64_t stored =
+                    packed ? weights::PackedLayout(bytes / 2, exceptions).end : bytes;
+                group.chunks.push_back({at, bytes, at, stored, packed, exceptions});
+            }
+        }
+    }
+
     CUdeviceptr ring_ = 0, resident_ = 0;
+    weights::Unpacking unpacking_;
     std::byte* host_ = nullptr;
 };
 
@@ -271,6 +303,23 @@ TEST(the_other_copy_stream_is_waited_for_where_only_the_end_of_a_group_is_shared
     }
     check_order(card);
     check_nothing_left();
+}
+
+TEST(packed_chunks_are_decoded_behind_their_copies_and_slots_are_free_again_behind_that) {
+    for (const bool urgent : {false, true}) {
+        const Card card;
+        {
+            const Model model(card, {1024, 512, 512}, 0, 256 * kKiB, Groups::packed);
+            const Reader reader(model);
+            CHECK(model.prefetch(0, urgent));  // eight chunks, more than slots
+            reader.must_use(0);
+            reader.must_use(1);
+            CHECK(model.prefetch(2, !urgent));
+            reader.must_use(2);
+        }
+        check_order(card);
+        check_nothing_left();
+    }
 }
 
 TEST(a_pass_as_scheduled_copies_ahead_and_in_order) {
@@ -424,7 +473,7 @@ TEST(random_orders_are_kept) {
         const Card card;
         {
             const std::uint64_t chunk = seed % 2 == 0 ? 256 * kKiB : 4 * kMiB;
-            Model model(card, kUnequal, 400, chunk);
+            Model model(card, kUnequal, 400, chunk, seed % 4 < 2 ? Groups::plain : Groups::packed);
             run_random(model, static_cast<unsigned>(seed), 1 + seed % 3, testing::rounds(6, 20));
             CHECK(model.streamer->counters().copies > 10);
         }
@@ -437,9 +486,11 @@ TEST(random_orders_are_kept_where_driver_calls_fail) {
     for (int seed = 0; seed < testing::rounds(20, 200); ++seed) {
         const Card card;
         {
-            Model model(card, kUnequal, 400);
+            const Groups packed = seed % 2 == 0 ? Groups::plain : Groups::packed;
+            Model model(card, kUnequal, 400, 256 * kKiB, packed);
             model.faults = true;
-            for (const char* call : {"cuMemcpyHtoDAsync", "cuEventRecord", "cuStreamWaitEvent"}) {
+            for (const char* call :
+                 {"cuMemcpyHtoDAsync", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel"}) {
                 for (std::uint64_t nth = 5; nth < 400; nth += 11 + static_cast<unsigned>(seed)) {
                     CHECK_EQUAL(gpu::sim().inject(call, nth, 1, CUDA_ERROR_UNKNOWN, 0), 0);
                 }

@@ -31,6 +31,7 @@ def report(seconds: float, waited: float, budget: int = 4 * GIB, **changes: Any)
         "kept_bytes": 1 << 20,
         "host_bytes": 12 * GIB,
         "layout": plan_layout(groups, budget=budget),
+        "sent_bytes": plan_layout(groups, budget=budget).streamed_bytes,
         "link_bytes_per_s": 50e9,
         "last": last,
         "counts": COUNTS,
@@ -52,6 +53,13 @@ def test_the_verdict_says_what_limits_a_pass() -> None:
     assert late == "1.667 of the bound: the streams waited 200 ms for weights, 2 misses so far"
     assert "none was timed yet" in report(1, 0, last=None).verdict
     assert report(1, 0, budget=12 * GIB).verdict == "all weights are resident: nothing is streamed"
+
+
+def test_packed_weights_take_less_of_the_link() -> None:
+    packed = report(0.2, 0.1, sent_bytes=7 * GIB, staging_bytes=1 << 20)
+    assert packed.bound_s == pytest.approx(7 * GIB / 50e9)
+    assert "10 GiB, packed to 7 GiB" in str(packed)
+    assert "1 MiB staging" in str(packed)
 
 
 def test_text_and_json_have_the_figures() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from vramkit.driver.types import SupportsCudaStream
 from vramkit.weights.manager import WeightManager
 from vramkit.weights.model import Weight
-from vramkit.weights.store import Store, shaped
+from vramkit.weights.store import PackedStore, Store, shaped
 from vramkit.weights.torch_memory import TorchMemory
 
 
@@ -19,7 +19,7 @@ class GroupOnCard:
         self,
         manager: WeightManager,
         number: int,
-        store: Store,
+        store: Store | PackedStore,
         memory: TorchMemory,
         weights: Sequence[Weight],
     ) -> None:
@@ -33,6 +33,7 @@ class GroupOnCard:
             for weight in weights
         ]
         self._in_host = [store.view(number, weight) for weight in weights]
+        self._is_packed = isinstance(store, PackedStore)
         self._written = [weight.version for weight in weights]
         self._calls = 0  # of parts that show its parameters on the card
 
@@ -120,6 +121,11 @@ class GroupOnCard:
                     "the Offload first, then change the model"
                 )
             if weight.version != self._written[number]:
+                if self._is_packed:
+                    raise RuntimeError(
+                        f"{weight.names[0]} was written after it was packed; close the Offload "
+                        "first, then change the model"
+                    )
                 # Written in host memory: what is on the card is old.
                 self._written[number] = weight.version
                 self._manager.evict(self._group.layer, self._group.name)

@@ -103,6 +103,8 @@ class WeightManager(Owner):
             prefer=prefer,
         )
         self.layout = first.layout
+        self.sent_bytes = _sent(self.layout, chunks)
+        """What the link carries in a pass: the streamed groups, packed or as they are."""
         with ExitStack() as stack:
             self._addresses, self.ring_address = _place(device, self.layout, stack)
             self._engine = _core.StreamerEngine(
@@ -468,6 +470,14 @@ def _packed_chunks(
                 f"group {group} has {group.nbytes} bytes, and its packing {packing.plain_nbytes}"
             )
     return [[] if packing is None else list(packing.chunks) for packing in packings]
+
+
+def _sent(layout: Layout, chunks: Sequence[Sequence[PackedChunk]]) -> int:
+    streamed = (n for n, resident in enumerate(layout.resident) if not resident)
+    return sum(
+        sum(each.nbytes for each in chunks[n]) if chunks[n] else layout.groups[n].nbytes
+        for n in streamed
+    )
 
 
 def _decoding(device: Device, slot: int, stack: ExitStack) -> tuple[int, int, int, int]:

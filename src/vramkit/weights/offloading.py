@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
 import vramkit.driver
 from vramkit.driver.types import Span, integer, shown
@@ -20,7 +20,7 @@ from vramkit.weights.manager import WeightManager, WeightStats, plan_schedule
 from vramkit.weights.model import SMALL, Model, analyse
 from vramkit.weights.report import OffloadReport, make_report
 from vramkit.weights.schedule import Policy
-from vramkit.weights.store import Kept, Source, Store
+from vramkit.weights.store import Kept, PackedStore, Source, Store
 from vramkit.weights.torch_memory import TorchMemory, torch_memory
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def offload(
     keep_below: int = SMALL,
     whole: Collection[str] = (),
     source: Source | None = None,
+    packing: Literal["off", "bf16-12"] = "off",
     progress: Callable[[int, int], object] | None = None,
 ) -> Offload:
     """Run a torch.nn.Module with its weights in host memory and `budget` of the card.
@@ -54,7 +55,8 @@ def offload(
     read the weights of their parts without calling them. A model on the meta device gets its
     weights from `source`: a safetensors checkpoint (a folder, a file or an index), read straight
     into pinned memory, or a function that is given the model and loads it in place.
-    `progress(done, total)` is called in bytes while weights are laid out there.
+    `packing="bf16-12"` sends bf16 weights in 12 bits, without loss; the weights then stay in
+    ordinary host memory too. `progress(done, total)` is called in bytes while weights are laid out.
 
     Inference runs under torch.no_grad() or torch.inference_mode(). To train adapters, freeze the
     other weights before this call: what is trained stays on the card, and backward streams the
@@ -69,6 +71,7 @@ def offload(
         keep_below=keep_below,
         whole=whole,
         source=source,
+        packing=packing,
         progress=progress,
     )
 
@@ -89,9 +92,12 @@ class Offload:
         keep_below: int,
         whole: Collection[str],
         source: Source | None,
+        packing: Literal["off", "bf16-12"],
         progress: Callable[[int, int], object] | None,
     ) -> None:
         torch = imported("torch", "torch")
+        if packing not in ("off", "bf16-12"):
+            raise ValueError(f"packing is {packing!r}; it may be 'off' or 'bf16-12'")
         self._torch, self.model = torch, model
         self.device = _chosen_device(device)
         small = integer(keep_below, "keep_below")
@@ -119,12 +125,14 @@ class Offload:
             "policy": policy,
             "prefer": [0],
         }
-        plan_schedule(self.device, parsed.groups, **settings)  # before anything moves
+        plan_schedule(self.device, parsed.groups, **settings)  # before anything is mapped
         with ExitStack() as undo:
             self._memory: TorchMemory = torch_memory(torch, self.device)
             undo.callback(self._memory.close)
-            self._store = Store(torch, self.device, parsed, progress)
+            kind = Store if packing == "off" else PackedStore
+            self._store: Store | PackedStore = kind(torch, self.device, parsed, progress)
             undo.callback(self._store.close)
+            settings["packings"] = self._store.packings
             self._store.fill(source)
             self.manager = WeightManager(
                 self.device,
@@ -157,7 +165,7 @@ class Offload:
             undo.enter_context(
                 ModelHooks(torch, model, self.manager, self._memory.device, backward, parts)
             )
-            self._link = _link_rate(self.manager, self._store.addresses[0])
+            self._link = _link_rate(self.manager, self._store)
             self._undo = undo.pop_all()
 
     def report(self) -> OffloadReport:
@@ -170,6 +178,8 @@ class Offload:
             kept_bytes=self.kept_bytes,
             host_bytes=self._store.nbytes,
             layout=self.manager.layout,
+            sent_bytes=self.manager.sent_bytes,
+            staging_bytes=self.manager.staging_bytes,
             link_bytes_per_s=self._link,
             last=self.manager.last_pass() if timed else None,
             counts=self.stats(),
@@ -200,13 +210,16 @@ class Offload:
         return f"<Offload of a {type(self.model).__name__}, {state}>"
 
 
-def _link_rate(manager: WeightManager, source: int) -> float | None:
+def _link_rate(manager: WeightManager, store: Store | PackedStore) -> float | None:
     """Bytes a second from pinned memory to the ring, which holds no weights yet. A few ms."""
-    device, layout = manager.device, manager.layout
-    nbytes = min(layout.ring_bytes, layout.groups[0].nbytes, LINK_SAMPLE)
+    device = manager.device
+    nbytes = min(manager.layout.ring_bytes, store.nbytes, LINK_SAMPLE)
     if device.driver.sim is not None or nbytes == 0:
         return None
-    ring, slab = Span(manager.ring_address, nbytes, "device"), Span(source, nbytes, "host")
+    ring, slab = (
+        Span(manager.ring_address, nbytes, "device"),
+        Span(store.addresses[0], nbytes, "host"),
+    )
     with device.stream() as stream, device.event() as begin, device.event() as end:
         device.copy(ring, slab, stream=stream)  # warms up
         begin.record(stream)

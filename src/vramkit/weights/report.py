@@ -33,6 +33,9 @@ class OffloadReport(msgspec.Struct, frozen=True):
     kept_bytes: int
     host_bytes: int
     streamed_bytes: int
+    sent_bytes: int
+    """What the link carries in a pass: less than is streamed where weights are packed."""
+    staging_bytes: int
     link_bytes_per_s: float | None
     pass_s: float | None
     computed_s: float | None
@@ -41,10 +44,10 @@ class OffloadReport(msgspec.Struct, frozen=True):
 
     @property
     def link_s(self) -> float | None:
-        """What the streamed bytes of a pass take on the link."""
+        """What the bytes of a pass take on the link."""
         if self.link_bytes_per_s is None:
             return None
-        return self.streamed_bytes / self.link_bytes_per_s
+        return self.sent_bytes / self.link_bytes_per_s
 
     @property
     def bound_s(self) -> float | None:
@@ -59,7 +62,7 @@ class OffloadReport(msgspec.Struct, frozen=True):
             return "all weights are resident: nothing is streamed"
         if self.pass_s is None or self.bound_s is None or self.link_s is None:
             return f"{bytes_text(self.streamed_bytes)} are streamed in a pass; none was timed yet"
-        rate = self.streamed_bytes / self.pass_s
+        rate = self.sent_bytes / self.pass_s
         assert self.link_bytes_per_s is not None and self.computed_s is not None
         over = f"{self.pass_s / self.bound_s:.3f} of the bound"
         if self.pass_s > NEAR * self.bound_s:
@@ -70,17 +73,21 @@ class OffloadReport(msgspec.Struct, frozen=True):
         if self.link_s < self.computed_s:
             return f"compute-bound: {over}; the weights arrive in time"
         text = f"link-bound: {rate_text(rate)} of {rate_text(self.link_bytes_per_s)}"
-        less = max(self.streamed_bytes - MORE, 0) / self.link_bytes_per_s
+        left = max(self.streamed_bytes - MORE, 0) / self.streamed_bytes
+        less = left * self.link_s
         saved = 1 - max(less, self.computed_s) / self.bound_s
         return f"{text}; {bytes_text(MORE)} more would save {percent_text(saved)}"
 
     def __str__(self) -> str:
         rows = [
             ("on the card", f"{bytes_text(self.resident_bytes)} resident, ring of "
-             f"{bytes_text(self.ring_bytes)}, {bytes_text(self.kept_bytes)} kept; budget "
-             f"{bytes_text(self.budget)}"),
+             f"{bytes_text(self.ring_bytes)}, {bytes_text(self.kept_bytes)} kept"
+             + (f", {bytes_text(self.staging_bytes)} staging" if self.staging_bytes else "")
+             + f"; budget {bytes_text(self.budget)}"),
             ("in host memory", f"{bytes_text(self.host_bytes)}, pinned"),
-            ("streamed in a pass", bytes_text(self.streamed_bytes)),
+            ("streamed in a pass", bytes_text(self.streamed_bytes)
+             + (f", packed to {bytes_text(self.sent_bytes)}"
+                if self.sent_bytes < self.streamed_bytes else "")),
         ]  # fmt: skip
         if self.link_bytes_per_s is not None and self.link_s is not None:
             rows.append(("link", f"{rate_text(self.link_bytes_per_s)}: {time_text(self.link_s)}"))
@@ -107,6 +114,8 @@ def make_report(
     kept_bytes: int,
     host_bytes: int,
     layout: Layout,
+    sent_bytes: int,
+    staging_bytes: int = 0,
     link_bytes_per_s: float | None,
     last: MeasuredPass | None,
     counts: WeightStats,
@@ -123,6 +132,8 @@ def make_report(
         kept_bytes=kept_bytes,
         host_bytes=host_bytes,
         streamed_bytes=layout.streamed_bytes,
+        sent_bytes=sent_bytes,
+        staging_bytes=staging_bytes,
         link_bytes_per_s=link_bytes_per_s,
         pass_s=None if last is None else last.seconds,
         computed_s=None if last is None else last.seconds - last.waited,

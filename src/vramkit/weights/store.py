@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vramkit.weights.checkpoint import Checkpoint, Reading, read_all
 from vramkit.weights.model import Model, Weight
+from vramkit.weights.packing import Packing
 from vramkit.weights.safetensors import ModelError
 from vramkit.weights.slab import Slab
 
@@ -47,6 +48,7 @@ class Store:
         self._bytes = torch.frombuffer(self._slab.view(), dtype=torch.uint8)
         self._homes: list[tuple[Any, Any]] = []  # tensors that were not in host memory, and where
         self._progress = progress
+        self.packings: list[Packing | None] = []
 
     def fill(self, source: Source | None) -> None:
         """Moves the weights here, and pins them. Raises what the source raises."""
@@ -59,7 +61,7 @@ class Store:
                 self._read_from(Checkpoint(source))
             self._slab.pin()
         except BaseException:
-            self._restore_homes()
+            _return_home(self._torch, self._homes)
             raise
 
     def _take_over(self) -> None:
@@ -150,15 +152,109 @@ class Store:
         return shaped(self._bytes[begin : begin + weight.nbytes], weight.tensor)
 
     def close(self) -> None:
-        self._restore_homes()
+        _return_home(self._torch, self._homes)
         self._slab.unpin()
 
-    def _restore_homes(self) -> None:
-        for tensor, home in self._homes:
-            # Where the card has no room, it stays in host memory.
-            with suppress(self._torch.cuda.OutOfMemoryError):
-                tensor.data = tensor.data.to(home)
-        self._homes.clear()
+
+class PackedStore:
+    """Groups in one slab, packed where that takes fewer bytes. The weights themselves stay where
+    they were, in ordinary host memory, for whoever reads them: 1.75 times their bytes in all."""
+
+    def __init__(
+        self,
+        torch: Any,
+        device: Device,
+        model: Model,
+        progress: Callable[[int, int], object] | None,
+    ) -> None:
+        self._torch, self._model, self._progress = torch, model, progress
+        largest = max(group.nbytes for group in model.groups)
+        self._buffer = torch.zeros(largest, dtype=torch.uint8)
+        self.packings = [self._plan(number) for number in range(len(model.groups))]
+        self._offsets, total = [], 0
+        for group, packing in zip(model.groups, self.packings, strict=True):
+            self._offsets.append(total)
+            total += group.nbytes if packing is None else packing.nbytes
+        self._slab = Slab.unpinned(device, total)
+        self._homes: list[tuple[Any, Any]] = []
+
+    def fill(self, source: Source | None) -> None:
+        """Packs the groups into the slab, and pins it."""
+        if source is not None:
+            raise ValueError(
+                "packing and source cannot be used together: the weights must be in host memory "
+                "to be packed; load the model first"
+            )
+        try:
+            self._pack()
+            self._slab.pin()
+        except BaseException:
+            self.close()
+            raise
+
+    def _pack(self) -> None:
+        total = sum(group.nbytes for group in self._model.groups)
+        done = 0
+        with self._slab.view() as slab:
+            for number, packing in enumerate(self.packings):
+                weights = self._gathered(number)
+                begin = self._offsets[number]
+                if packing is None:
+                    slab[begin : begin + weights.nbytes] = weights
+                else:
+                    with slab[begin : begin + packing.nbytes] as out:
+                        packing.pack(weights, out)
+                for weight in self._model.weights[number]:
+                    tensor = weight.tensor
+                    if tensor.device.type != "cpu":
+                        self._homes.append((tensor, tensor.device))
+                        tensor.data = tensor.data.cpu()
+                done += weights.nbytes
+                if self._progress is not None:
+                    self._progress(done, total)
+        del self._buffer
+
+    def _plan(self, number: int) -> Packing | None:
+        weights = self._model.weights[number]
+        low = sum(w.nbytes for w in weights if w.tensor.dtype is self._torch.bfloat16)
+        if 2 * low < self._model.groups[number].nbytes:
+            return None
+        packing = Packing(self._gathered(number))
+        return packing if packing.pays else None
+
+    def _gathered(self, number: int) -> memoryview:
+        """A group as it is on the card, zeros between its tensors."""
+        whole = self._buffer[: self._model.groups[number].nbytes]
+        whole.zero_()
+        with self._torch.no_grad():
+            for weight in self._model.weights[number]:
+                part = whole[weight.offset : weight.offset + weight.nbytes]
+                shaped(part, weight.tensor).copy_(weight.tensor.detach())
+        return _bytes_of(whole)
+
+    @property
+    def nbytes(self) -> int:
+        return self._slab.nbytes
+
+    @property
+    def addresses(self) -> list[int]:
+        return [self._slab.address + offset for offset in self._offsets]
+
+    def view(self, number: int, weight: Weight) -> Any:
+        """The host tensor of a weight."""
+        return weight.tensor.data
+
+    def close(self) -> None:
+        _return_home(self._torch, self._homes)
+        self._slab.unpin()
+
+
+def _return_home(torch: Any, homes: list[tuple[Any, Any]]) -> None:
+    for tensor, home in homes:
+        # Where the card has no room, it stays in host memory.
+        with suppress(torch.cuda.OutOfMemoryError):
+            tensor.data = tensor.data.to(home)
+    homes.clear()
 
 
 def _bytes_of(tensor: Any) -> memoryview:
