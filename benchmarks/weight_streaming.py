@@ -184,10 +184,12 @@ class Bench:
         budgets = {"ring of 2 layers": ring}
         budgets |= {f"{n} layers streamed": ring + (12 - n) * layer + 8 * MIB for n in (11, 7, 5)}
         budgets["budget of half the model"] = nbytes // 2
+        budgets["packed, ring of 2 layers"] = ring + 256 * MIB
         for title, budget in budgets.items():
+            packing = "bf16-12" if title.startswith("packed") else "off"
             before = memory_kib("VmRSS")
             start = time.perf_counter()
-            with vramkit.offload(model, budget, ring=ring) as o:
+            with vramkit.offload(model, budget, ring=ring, packing=packing) as o:
                 ready = time.perf_counter() - start
 
                 def told(row: Row, ready: float = ready, before: int = before) -> list[float]:
@@ -203,6 +205,7 @@ class Bench:
                         row.outcome = "equal" if same else "DIFFERS"
                         row.details["device_bytes"] = o.manager.layout.device_bytes
                         layout = o.manager.layout
+                        row.details["sent_bytes"] = o.manager.sent_bytes
                         return self.judge(row, values, compute[name], layout.streamed_bytes)
 
                     self.row(f"{title}, {name}", "vramkit", run)

@@ -56,6 +56,21 @@ def test_results_are_those_of_the_resident_model(driver: Driver, family: str, dt
         assert torch.equal(tensor, before[name]), name
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_weights(driver: Driver, family: str) -> None:
+    model, inputs, _ = example(family)
+    model.to(torch.bfloat16)
+    if "pixel_values" in inputs:
+        inputs["pixel_values"] = inputs["pixel_values"].to(torch.bfloat16)
+    resident = copy.deepcopy(model).to("cuda")
+    given = on_card(inputs)
+    with torch.no_grad(), small(model, packing="bf16-12") as o:
+        expected = resident(**given).logits
+        for _ in range(3):
+            assert torch.equal(model(**given).logits, expected)
+        assert o.manager.staging_bytes > 0
+
+
 def test_on_a_stream_of_its_own(driver: Driver) -> None:
     model, inputs, _ = example("llama")
     resident = copy.deepcopy(model).to("cuda")
