@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -162,6 +163,17 @@ def test_a_model_compiled_as_a_whole_is_refused(driver: Driver) -> None:
         small(torch.compile(model, backend="eager"))
     with small(model), pytest.raises(torch._dynamo.exc.Unsupported):
         torch.compile(model, backend="eager", fullgraph=True)(**inputs)
+
+
+def test_frozen_weights_in_compiled_code_are_refused(driver: Driver) -> None:
+    config = pytest.importorskip("torch._inductor.config")
+    model, inputs, _ = example("llama")
+    expected = model(**inputs).logits
+    with small(model):
+        refused = pytest.raises(RuntimeError, match=r"torch._inductor.config.freezing is on")
+        with config.patch(freezing=True), refused:
+            model(**inputs)
+        assert torch.equal(model(**inputs).logits, expected)
 
 
 def test_the_report_says_what_is_where(driver: Driver) -> None:
@@ -624,6 +636,24 @@ def test_an_interrupt_while_weights_are_laid_out(driver: Driver) -> None:
     assert_same(before, picture(model))
     assert torch.equal(model(**inputs).logits, expected)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_host_memory_never_holds_the_weights_twice(driver: Driver) -> None:
+    """The simulated card's memory is host memory too: only what comes before it is looked at."""
+    model = stack(*[1500] * 17)
+    weights = sum(tensor.nbytes for tensor in model.parameters())
+    assert weights > 128 * MIB
+    resident: list[int] = []
+
+    def note(done: int = 0, total: int = 0) -> None:
+        status = Path("/proc/self/status").read_text("utf-8")
+        resident.append(int(status.partition("VmRSS:")[2].split()[0]) << 10)
+
+    note()
+    with offload(model, "40MiB", progress=note):
+        pass
+    most = max(resident[1:-1]) - resident[0]
+    assert most < 0.25 * weights  # one layer is a sixteenth
 
 
 def test_too_little_host_memory_is_said_before_anything_moves(

@@ -56,6 +56,7 @@ class PartHooks:
         self.was_called = True
         call = _Call([], ExitStack())
         self._calls.append(call)
+        _refuse_freezing()
         if self._streamed and self._torch.is_grad_enabled():
             for group in self._streamed:
                 group.require_frozen()
@@ -72,6 +73,16 @@ class PartHooks:
         call.saving.close()
         for group, stream in call.begun:
             group.end(stream)
+
+
+def _refuse_freezing() -> None:
+    """Inductor would take the weights that are in the ring while it compiles for constants."""
+    config = sys.modules.get("torch._inductor.config")
+    if config is not None and config.freezing:
+        raise RuntimeError(
+            "torch._inductor.config.freezing is on: compiled code would keep the weights of one "
+            "layer for all; turn it off while the model is offloaded"
+        )
 
 
 # Code that is compiled around a part stops here: torch.compiler.disable() without its import.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
@@ -18,6 +18,8 @@ from vramkit.weights.hooks import ModelHooks, PartHooks
 from vramkit.weights.layout import ALIGNMENT, BudgetError
 from vramkit.weights.manager import WeightManager, WeightStats, plan_schedule
 from vramkit.weights.model import SMALL, Model, analyse
+from vramkit.weights.progress import Progress
+from vramkit.weights.progress import shown as shown_progress
 from vramkit.weights.report import OffloadReport, make_report
 from vramkit.weights.schedule import Policy
 from vramkit.weights.store import Kept, PackedStore, Source, Store
@@ -43,7 +45,7 @@ def offload(
     whole: Collection[str] = (),
     source: Source | None = None,
     packing: Literal["off", "bf16-12"] = "off",
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
 ) -> Offload:
     """Run a torch.nn.Module with its weights in host memory and `budget` of the card.
 
@@ -56,7 +58,8 @@ def offload(
     weights from `source`: a safetensors checkpoint (a folder, a file or an index), read straight
     into pinned memory, or a function that is given the model and loads it in place.
     `packing="bf16-12"` sends bf16 weights in 12 bits, without loss; the weights then stay in
-    ordinary host memory too. `progress(done, total)` is called in bytes while weights are laid out.
+    ordinary host memory too. `progress(done, total)` is called in bytes while weights are laid out;
+    without it, a terminal shows a bar for models of 1 GiB and more.
 
     Inference runs under torch.no_grad() or torch.inference_mode(). To train adapters, freeze the
     other weights before this call: what is trained stays on the card, and backward streams the
@@ -93,7 +96,7 @@ class Offload:
         whole: Collection[str],
         source: Source | None,
         packing: Literal["off", "bf16-12"],
-        progress: Callable[[int, int], object] | None,
+        progress: Progress | None,
     ) -> None:
         torch = imported("torch", "torch")
         if packing not in ("off", "bf16-12"):
@@ -130,10 +133,11 @@ class Offload:
             self._memory: TorchMemory = torch_memory(torch, self.device)
             undo.callback(self._memory.close)
             kind = Store if packing == "off" else PackedStore
-            self._store: Store | PackedStore = kind(torch, self.device, parsed, progress)
+            self._store: Store | PackedStore = kind(torch, self.device, parsed)
             undo.callback(self._store.close)
             settings["packings"] = self._store.packings
-            self._store.fill(source)
+            with shown_progress(self._store.nbytes, progress) as told:
+                self._store.fill(source, told)
             self.manager = WeightManager(
                 self.device,
                 parsed.groups,

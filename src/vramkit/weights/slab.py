@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
@@ -15,9 +14,7 @@ from vramkit.driver.types import integer, shown
 from vramkit.host.available import require
 from vramkit.host.pages import HostPages, default_threads
 from vramkit.report.units import bytes_text
-
-Progress = Callable[[int, int], object]
-"""Called with the bytes done and the bytes in all."""
+from vramkit.weights.progress import Progress
 
 MOST = 1 << 47
 """The addresses of a program on x86-64."""

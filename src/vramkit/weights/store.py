@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vramkit.weights.checkpoint import Checkpoint, Reading, read_all
 from vramkit.weights.model import Model, Weight
 from vramkit.weights.packing import Packing
+from vramkit.weights.progress import Progress
 from vramkit.weights.safetensors import ModelError
 from vramkit.weights.slab import Slab
 
@@ -30,7 +31,6 @@ class Store:
         torch: Any,
         device: Device,
         model: Model,
-        progress: Callable[[int, int], object] | None,
     ) -> None:
         self._torch, self._model = torch, model
         self._offsets: list[int] = []
@@ -47,11 +47,11 @@ class Store:
         self._slab = Slab.unpinned(device, total, released=min(in_host, total))
         self._bytes = torch.frombuffer(self._slab.view(), dtype=torch.uint8)
         self._homes: list[tuple[Any, Any]] = []  # tensors that were not in host memory, and where
-        self._progress = progress
         self.packings: list[Packing | None] = []
 
-    def fill(self, source: Source | None) -> None:
+    def fill(self, source: Source | None, progress: Progress | None) -> None:
         """Moves the weights here, and pins them. Raises what the source raises."""
+        self._progress = progress
         try:
             if source is None:
                 self._take_over()
@@ -165,9 +165,8 @@ class PackedStore:
         torch: Any,
         device: Device,
         model: Model,
-        progress: Callable[[int, int], object] | None,
     ) -> None:
-        self._torch, self._model, self._progress = torch, model, progress
+        self._torch, self._model = torch, model
         largest = max(group.nbytes for group in model.groups)
         self._buffer = torch.zeros(largest, dtype=torch.uint8)
         self.packings = [self._plan(number) for number in range(len(model.groups))]
@@ -178,7 +177,7 @@ class PackedStore:
         self._slab = Slab.unpinned(device, total)
         self._homes: list[tuple[Any, Any]] = []
 
-    def fill(self, source: Source | None) -> None:
+    def fill(self, source: Source | None, progress: Progress | None) -> None:
         """Packs the groups into the slab, and pins it."""
         if source is not None:
             raise ValueError(
@@ -186,13 +185,13 @@ class PackedStore:
                 "to be packed; load the model first"
             )
         try:
-            self._pack()
+            self._pack(progress)
             self._slab.pin()
         except BaseException:
             self.close()
             raise
 
-    def _pack(self) -> None:
+    def _pack(self, progress: Progress | None) -> None:
         total = sum(group.nbytes for group in self._model.groups)
         done = 0
         with self._slab.view() as slab:
@@ -210,8 +209,8 @@ class PackedStore:
                         self._homes.append((tensor, tensor.device))
                         tensor.data = tensor.data.cpu()
                 done += weights.nbytes
-                if self._progress is not None:
-                    self._progress(done, total)
+                if progress is not None:
+                    progress(done, total)
         del self._buffer
 
     def _plan(self, number: int) -> Packing | None:
