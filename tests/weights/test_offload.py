@@ -207,6 +207,22 @@ def test_tensors_in_arguments_and_results_are_moved() -> None:
     assert map_tensors(torch, lambda tensor: tensor, given) is given
 
 
+def test_a_prediction_before_the_run(driver: Driver) -> None:
+    """Compute far longer than the copies: a pass takes as long as it computes."""
+    model, inputs, _ = example("llama")
+    with small(model) as o:
+        model(**inputs)
+        groups = len(o.manager.layout.groups)
+        predicted = o.predict(seconds=[1e-3] * groups)
+        assert predicted.streamed_bytes > 0
+        assert predicted.limit == "compute"
+        assert predicted.pass_s == pytest.approx(groups * 1e-3, rel=0.05)
+        with pytest.raises(ValueError, match="no pass was timed yet"):
+            o.predict()
+        with pytest.raises(ValueError, match=f"there are {groups} groups and 1 compute times"):
+            o.predict(seconds=[1.0])
+
+
 # Tensors of all kinds
 
 

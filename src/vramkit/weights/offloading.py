@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
@@ -18,6 +18,8 @@ from vramkit.weights.hooks import ModelHooks, PartHooks
 from vramkit.weights.layout import ALIGNMENT, BudgetError
 from vramkit.weights.manager import WeightManager, WeightStats, plan_schedule
 from vramkit.weights.model import SMALL, Model, analyse
+from vramkit.weights.planner.planning import plan
+from vramkit.weights.planner.result import Prediction
 from vramkit.weights.progress import Progress
 from vramkit.weights.progress import shown as shown_progress
 from vramkit.weights.report import OffloadReport, make_report
@@ -120,7 +122,7 @@ class Offload:
             )
         if source is not None:
             _require_meta(parsed)
-        self.kept_bytes = kept
+        self.kept_bytes, self._ring = kept, ring
         # The first parameter tells other libraries on which device a model is.
         settings: dict[str, Any] = {
             "budget": self.budget - kept,
@@ -188,6 +190,34 @@ class Offload:
             last=self.manager.last_pass() if timed else None,
             counts=self.stats(),
         )
+
+    def predict(
+        self, profile: str = "h200", *, seconds: Sequence[float] | None = None
+    ) -> Prediction:
+        """What the planner says of this model in this budget, on a card with that profile.
+
+        The compute time of each group is that of the last pass, or `seconds`. Takes a second or
+        two: the engine runs on the simulated GPU, in a process of its own."""
+        layout = self.manager.layout
+        if seconds is None:
+            timed = self.device.driver.sim is None and not self.closed
+            last = self.manager.last_pass() if timed else None
+            if last is None:
+                raise ValueError("no pass was timed yet; run one, or give seconds for each group")
+            used = [0.0] * len(layout.groups)
+            for each in last.groups:
+                used[each.group] += each.used
+            seconds = used
+        planned = plan(
+            layout.groups,
+            self.budget - self.kept_bytes,
+            profile=profile,
+            policy=self.manager.policy,
+            ring=self._ring,
+            seconds=seconds,
+            compare=False,
+        )
+        return planned.chosen
 
     def stats(self) -> WeightStats:
         """Copies and misses so far."""
