@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from vramkit.driver.types import SupportsCudaStream
+from vramkit.weights.torch_memory import storage_address
 
 
 class StreamedGroup(Protocol):
@@ -40,6 +41,8 @@ class _Saved(NamedTuple):
     shape: Any
     stride: tuple[int, ...]
     offset: int
+    is_conj: bool
+    is_neg: bool
 
 
 class _Outer(NamedTuple):
@@ -66,19 +69,20 @@ class Backward:
         through the hooks that are in force outside, those of checkpointing for example."""
         torch = self._torch
         outer = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        by_address = {group.raw.untyped_storage().data_ptr(): group for group in groups}
+        by_address = {storage_address(torch, group.raw): group for group in groups}
 
         def pack(tensor: Any) -> Any:
-            if tensor.layout is torch.strided:
-                group = by_address.get(tensor.untyped_storage().data_ptr())
-                if group is not None:
-                    return _Saved(
-                        group,
-                        tensor.dtype,
-                        tensor.shape,
-                        tensor.stride(),
-                        tensor.storage_offset(),
-                    )
+            group = by_address.get(storage_address(torch, tensor))
+            if group is not None:
+                return _Saved(
+                    group,
+                    tensor.dtype,
+                    tensor.shape,
+                    tensor.stride(),
+                    tensor.storage_offset(),
+                    tensor.is_conj(),
+                    tensor.is_neg(),
+                )
             return tensor if outer is None else _Outer(outer[1], outer[0](tensor))
 
         return torch.autograd.graph.saved_tensors_hooks(pack, self._unpack)
@@ -90,7 +94,13 @@ class Backward:
             return packed
         self._use(packed.group)
         typed = packed.group.raw.view(packed.dtype)
-        return typed.as_strided(packed.shape, packed.stride, packed.offset)
+        view = typed.as_strided(packed.shape, packed.stride, packed.offset)
+        if packed.is_conj:
+            view = view.conj()
+        if packed.is_neg:
+            view = self._torch._neg_view(view)
+        # With create_graph=True the nodes of this pass save it in turn, without our hooks.
+        return view.clone() if self._torch.is_grad_enabled() else view
 
     def _use(self, group: StreamedGroup) -> None:
         node = self._torch._C._current_autograd_node()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vramkit.host.pages import default_threads
+from vramkit.report.units import bytes_text
 from vramkit.weights.safetensors import ModelError, StoredTensor, files_at, read_header
 
 PIECE = 64 << 20
@@ -56,6 +57,12 @@ class Checkpoint:
             raise ModelError(
                 f"{stored.name} is {stored.dtype} {stored.shape} in {stored.path}, and {wanted} "
                 f"{tuple(tensor.shape)} in the model; {_OTHERWISE}"
+            )
+        nbytes = tensor.numel() * tensor.element_size()
+        if stored.nbytes != nbytes:
+            raise ModelError(
+                f"{stored.name} has {bytes_text(stored.nbytes)} in {stored.path}, and {wanted} "
+                f"{stored.shape} takes {bytes_text(nbytes)}: the file is damaged"
             )
         if not tensor.is_contiguous():
             raise ModelError(f"{stored.name} is not contiguous in the model; {_OTHERWISE}")

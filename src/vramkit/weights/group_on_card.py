@@ -8,7 +8,7 @@ from typing import Any
 from vramkit.driver.types import SupportsCudaStream
 from vramkit.weights.manager import WeightManager
 from vramkit.weights.model import Weight
-from vramkit.weights.store import PackedStore, Store, shaped
+from vramkit.weights.store import PackedStore, Store, move, shaped
 from vramkit.weights.torch_memory import TorchMemory
 
 
@@ -36,10 +36,11 @@ class GroupOnCard:
         self._is_packed = isinstance(store, PackedStore)
         self._written = [weight.version for weight in weights]
         self._calls = 0  # of parts that show its parameters on the card
+        self._settled = False
 
     def begin(self) -> SupportsCudaStream:
         """A part's forward uses it: its parameters are those on the card."""
-        if self._calls == 0 and not self.resident:
+        if self._calls == 0:
             self._check()
         stream = self.begin_use()
         if self._calls == 0 and not self.resident:
@@ -94,17 +95,19 @@ class GroupOnCard:
     def settle(self) -> None:
         """It stays on the card."""
         self._manager.ensure_group_on_gpu(self._group.layer, self._group.name)
+        self._settled = True
         self._show(self._on_card)
 
     def restore(self) -> None:
-        """It is in host memory again, with what was written on the card."""
-        if self.resident:
-            for weight, version, before in zip(
-                self._weights, self._written, self._in_host, strict=True
-            ):
-                if weight.version != version:
-                    before.copy_(weight.tensor.data)
-        self._show(self._in_host)
+        """It is in host memory again, with what was written on the card. All of it is read back:
+        writes to `.data` are not counted by a tensor's version."""
+        try:
+            if self._settled and self._manager.memory_is_there():
+                for host, card in zip(self._in_host, self._on_card, strict=True):
+                    host.copy_(card)
+        finally:
+            for weight, host in zip(self._weights, self._in_host, strict=True):
+                move(weight.tensor, host)
 
     def _show(self, tensors: Sequence[Any]) -> None:
         for weight, tensor in zip(self._weights, tensors, strict=True):
@@ -112,15 +115,16 @@ class GroupOnCard:
 
     def _check(self) -> None:
         """Nobody moved, replaced or changed a weight since its last use."""
-        for number, (weight, host) in enumerate(zip(self._weights, self._in_host, strict=True)):
+        expected = self._on_card if self.resident else self._in_host
+        for number, (weight, before) in enumerate(zip(self._weights, expected, strict=True)):
             tensor = weight.tensor
-            moved = tensor.data_ptr() != host.data_ptr() or tensor.dtype != host.dtype
+            moved = _layout(tensor) != _layout(before)
             if moved or any(_attribute(*owner) is not tensor for owner in weight.owners):
                 raise RuntimeError(
                     f"{weight.names[0]} was moved or replaced while the model is offloaded; close "
                     "the Offload first, then change the model"
                 )
-            if weight.version != self._written[number]:
+            if not self.resident and weight.version != self._written[number]:
                 if self._is_packed:
                     raise RuntimeError(
                         f"{weight.names[0]} was written after it was packed; close the Offload "
@@ -129,6 +133,10 @@ class GroupOnCard:
                 # Written in host memory: what is on the card is old.
                 self._written[number] = weight.version
                 self._manager.evict(self._group.layer, self._group.name)
+
+
+def _layout(tensor: Any) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _attribute(module: Any, key: str) -> Any:

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from threading import RLock
+from typing import Any, NamedTuple, Self, SupportsIndex
 
 from vramkit.driver.types import SupportsCudaStream
 from vramkit.weights.backward import Backward
 from vramkit.weights.group_on_card import GroupOnCard
 from vramkit.weights.manager import WeightManager
 from vramkit.weights.model import Part
+from vramkit.weights.torch_memory import storage_address
 
 
-class PartHooks:
+class _NotCopied:
+    """Hooks are part of their module: a copy of it would share the Offload."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        raise TypeError(
+            "the model is offloaded and cannot be copied or pickled; close the Offload first, or "
+            "save model.state_dict()"
+        )
+
+
+class PartHooks(_NotCopied):
     """Around a part: its groups are on the card while it computes."""
 
     def __init__(
@@ -22,8 +34,10 @@ class PartHooks:
     ) -> None:
         self._torch, self._part, self._groups, self._backward = torch, part, groups, backward
         self._streamed = [group for group in groups if not group.resident]
+        self._addresses = {storage_address(torch, group.raw) for group in self._streamed}
         self.name, self.was_called = part.name, False
-        self._calls: list[_Call] = []  # under way
+        self._calls: list[_PartCall] = []  # under way
+        self._undo = ExitStack()
 
     def __enter__(self) -> Self:
         module = self._part.module
@@ -31,48 +45,61 @@ class PartHooks:
         if self._compiled is not None:
             # Hooks would be compiled with it.
             module._compiled_call_impl = self._call_compiled
+            self._undo.callback(setattr, module, "_compiled_call_impl", self._compiled)
             return self
-        self._handles = [
-            module.register_forward_pre_hook(self._before, prepend=True),
-            module.register_forward_hook(self._after, always_call=True),
-        ]
+        before = module.register_forward_pre_hook(self._before, prepend=True)
+        self._undo.callback(before.remove)
+        after = module.register_forward_hook(self._after, always_call=True)
+        self._undo.callback(after.remove)
+        self._undo.enter_context(interrupts_end(module, self._calls, self._after))
         return self
 
     def __exit__(self, *args: object) -> None:
-        if self._compiled is not None:
-            self._part.module._compiled_call_impl = self._compiled
-            return
-        for handle in self._handles:
-            handle.remove()
+        self._undo.close()
 
     def _call_compiled(self, *arguments: Any, **keywords: Any) -> Any:
-        self._before(None, arguments)
         try:
-            return self._compiled(*arguments, **keywords)
-        finally:
+            self._before(None, arguments)
+            result = self._compiled(*arguments, **keywords)
+        except BaseException:
             self._after(None, arguments, None)
+            raise
+        return self._after(None, arguments, result)
 
     def _before(self, module: Any, arguments: Any) -> None:
         self.was_called = True
-        call = _Call([], ExitStack())
+        call = _PartCall([], ExitStack())
         self._calls.append(call)
         _refuse_freezing()
-        if self._streamed and self._torch.is_grad_enabled():
+        saves = self._streamed and self._torch.is_grad_enabled()
+        if saves:
             for group in self._streamed:
                 group.require_frozen()
         for group in self._groups:
             call.begun.append((group, group.begin()))
-        if self._streamed and self._torch.is_grad_enabled():
-            call.saving.enter_context(self._backward.saved_tensors(self._streamed))
+        if saves:
+            call.undo.enter_context(self._backward.saved_tensors(self._streamed))
+        if self._streamed:
+            # Autocast would keep casted copies of all weights on the card until it ends.
+            was_enabled = self._torch.is_autocast_cache_enabled()
+            call.undo.callback(self._torch.set_autocast_cache_enabled, was_enabled)
+            self._torch.set_autocast_cache_enabled(False)
 
-    def _after(self, module: Any, arguments: Any, result: Any) -> None:
+    def _after(self, module: Any, arguments: Any, result: Any) -> Any:
         """Also if forward, or a hook before it, has raised."""
         if not self._calls:
-            return
+            return result
         call = self._calls.pop()
-        call.saving.close()
-        for group, stream in call.begun:
-            group.end(stream)
+        with ExitStack() as ends:  # all of them, if one raises
+            for group, stream in reversed(call.begun):
+                ends.callback(group.end, stream)
+            ends.push(call.undo)
+            return map_tensors(self._torch, self._without_weights, result)
+
+    def _without_weights(self, tensor: Any) -> Any:
+        """A result that is a weight or a view of one would show other weights soon."""
+        is_weight = storage_address(self._torch, tensor) in self._addresses
+        return tensor.clone() if is_weight else tensor
 
 
 def _refuse_freezing() -> None:
@@ -85,19 +112,14 @@ def _refuse_freezing() -> None:
         )
 
 
-# Code that is compiled around a part stops here: torch.compiler.disable() without its import.
-PartHooks._before._torchdynamo_disable = True  # type: ignore[attr-defined]
-PartHooks._after._torchdynamo_disable = True  # type: ignore[attr-defined]
-
-
-class _Call(NamedTuple):
+class _PartCall(NamedTuple):
     begun: list[tuple[GroupOnCard, SupportsCudaStream]]
-    saving: ExitStack
+    undo: ExitStack
 
 
-class ModelHooks:
+class ModelHooks(_NotCopied):
     """Around the model: the manager is told where a pass begins and ends, and arguments are brought
-    to the card. If they had to be moved, results go back to where those came from."""
+    to the card. If none was there, results go back to where those came from."""
 
     def __init__(
         self,
@@ -110,30 +132,37 @@ class ModelHooks:
     ) -> None:
         self._torch, self._model, self._manager, self._device = torch, model, manager, device
         self._backward, self._parts = backward, parts
-        self._homes: list[Any] = []  # where the arguments of each call under way came from
+        self._calls: list[list[Any]] = []  # under way: the devices of their arguments
+        self._turn = RLock()  # of the thread that calls it
+        self._undo = ExitStack()
 
     def __enter__(self) -> Self:
-        self._handles = [
-            self._model.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True),
-            self._model.register_forward_hook(self._after, always_call=True),
-        ]
+        model = self._model
+        before = model.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True)
+        self._undo.callback(before.remove)
+        after = model.register_forward_hook(self._after, always_call=True)
+        self._undo.callback(after.remove)
+        self._undo.enter_context(interrupts_end(model, self._calls, self._after))
         return self
 
     def __exit__(self, *args: object) -> None:
-        for handle in self._handles:
-            handle.remove()
+        self._undo.close()
 
     def _before(self, module: Any, arguments: Any, keywords: Any) -> tuple[Any, Any]:
-        self._homes.append(None)
+        if not self._turn.acquire(blocking=False):
+            raise RuntimeError(
+                "the offloaded model is being called by another thread; its weights come in one "
+                "order at a time: use a lock around its calls"
+            )
+        devices: list[Any] = []
+        self._calls.append(devices)
         for part in self._parts:
             part.was_called = False
         self._backward.finish()  # one that raised
         self._manager.begin_pass()
 
         def move(tensor: Any) -> Any:
-            if tensor.device == self._device:
-                return tensor
-            self._homes[-1] = tensor.device
+            devices.append(tensor.device)
             return tensor.to(self._device)
 
         return (
@@ -143,14 +172,16 @@ class ModelHooks:
 
     def _after(self, module: Any, arguments: Any, result: Any) -> Any:
         """Also if forward, or a hook before it, has raised."""
-        if not self._homes:
-            return None
+        if not self._calls or not self._turn.acquire(blocking=False):
+            return None  # it was refused
+        devices = self._calls.pop()
+        self._turn.release()
+        self._turn.release()  # that of _before()
         self._manager.begin_pass()
-        home = self._homes.pop()
         self._explain(sys.exc_info()[1])
-        if home is None:
+        if not devices or self._device in devices:
             return None
-        return map_tensors(self._torch, lambda tensor: tensor.to(home), result)
+        return map_tensors(self._torch, lambda tensor: tensor.to(devices[-1]), result)
 
     def _explain(self, error: BaseException | None) -> None:
         """Weights that are read without a call of their module are still in host memory."""
@@ -163,6 +194,39 @@ class ModelHooks:
                 "If a module reads its weights without calling it, name that module in "
                 "offload(..., whole=[...])."
             )
+
+
+# Code that is compiled around a part stops here: torch.compiler.disable() without its import.
+for _hook in (PartHooks._before, PartHooks._after, ModelHooks._before, ModelHooks._after):
+    setattr(_hook, "_torchdynamo_disable", True)  # noqa: B010  # mypy knows no such attribute
+
+
+@contextmanager
+def interrupts_end(
+    module: Any, calls: Sequence[object], end: Callable[[Any, Any, Any], object]
+) -> Iterator[None]:
+    """A module calls its hooks after an Exception, and not after a KeyboardInterrupt: calls under
+    way that one has left are ended here."""
+    inner, before = module._call_impl, vars(module).get("_call_impl")
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        depth = len(calls)
+        try:
+            return inner(*arguments, **keywords)
+        except BaseException:
+            while len(calls) > depth:
+                with suppress(Exception):  # the interrupt is what counts
+                    end(module, arguments, None)
+            raise
+
+    module._call_impl = call
+    try:
+        yield
+    finally:
+        if before is None:
+            del module._call_impl
+        else:
+            module._call_impl = before
 
 
 def map_tensors(torch: Any, change: Callable[[Any], Any], value: Any) -> Any:

@@ -343,7 +343,7 @@ class WeightManager(Owner):
         """Wait for the copies and for the work that uses the weights, and give the memory back."""
         if self._closed:
             return
-        there = self._memory_is_there()
+        there = self.memory_is_there()
         if there:
             self._last_stats = self.stats()
         self._closed = True
@@ -372,7 +372,7 @@ class WeightManager(Owner):
         if self._closed:
             return
         try:
-            if self._memory_is_there():
+            if self.memory_is_there():
                 warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
         finally:
             # An error cannot be reported here, and at exit the driver may be gone already.
@@ -405,7 +405,8 @@ class WeightManager(Owner):
         groups = self.layout.groups
         return number == 0 or groups[number - 1].layer != groups[number].layer
 
-    def _memory_is_there(self) -> bool:
+    def memory_is_there(self) -> bool:
+        """Not after a reset of the device, nor in a forked process."""
         return self._epoch == self.device.epoch and not self.device.forked
 
 

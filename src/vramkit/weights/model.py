@@ -156,6 +156,8 @@ def _refuse(torch: Any, weights: Sequence[Weight], meta: bool) -> None:
                 f"{name} is a {type(tensor).__name__}, a kind of tensor whose bytes vramkit does "
                 "not know how to lay out"
             )
+        if tensor.is_quantized:
+            raise UnsupportedModel(f"{name} is quantized ({tensor.dtype}), which is not streamed")
         if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
             raise UnsupportedModel(f"{name} is no plain strided tensor ({tensor.layout})")
         if not _dense(tensor):

@@ -103,6 +103,11 @@ class Offload:
         torch = imported("torch", "torch")
         if packing not in ("off", "bf16-12"):
             raise ValueError(f"packing is {packing!r}; it may be 'off' or 'bf16-12'")
+        if packing != "off" and source is not None:
+            raise ValueError(
+                "packing and source cannot be used together: the weights must be in host memory "
+                "to be packed; load the model first"
+            )
         self._torch, self.model = torch, model
         self.device = _chosen_device(device)
         small = integer(keep_below, "keep_below")
@@ -131,7 +136,8 @@ class Offload:
             "prefer": [0],
         }
         plan_schedule(self.device, parsed.groups, **settings)  # before anything is mapped
-        with ExitStack() as undo:
+        # Parameters would become inference tensors, which cannot be trained later.
+        with torch.inference_mode(False), torch.no_grad(), ExitStack() as undo:
             self._memory: TorchMemory = torch_memory(torch, self.device)
             undo.callback(self._memory.close)
             kind = Store if packing == "off" else PackedStore
@@ -231,7 +237,8 @@ class Offload:
         """Wait for the work that uses the weights, and undo it all: parameters, strides, ties,
         flags and hooks are as before. They stay views of one stretch of host memory, which is no
         longer pinned. A second time does nothing."""
-        self._undo.close()
+        with self._torch.inference_mode(False), self._torch.no_grad():
+            self._undo.close()
 
     def __enter__(self) -> Self:
         return self

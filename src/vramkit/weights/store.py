@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from vramkit.weights.checkpoint import Checkpoint, Reading, read_all
@@ -47,6 +47,7 @@ class Store:
         self._slab = Slab.unpinned(device, total, released=min(in_host, total))
         self._bytes = torch.frombuffer(self._slab.view(), dtype=torch.uint8)
         self._homes: list[tuple[Any, Any]] = []  # tensors that were not in host memory, and where
+        self._were_meta: list[Weight] = []
         self.packings: list[Packing | None] = []
 
     def fill(self, source: Source | None, progress: Progress | None) -> None:
@@ -62,6 +63,8 @@ class Store:
             self._slab.pin()
         except BaseException:
             _return_home(self._torch, self._homes)
+            for weight in self._were_meta:
+                self._swap(weight, self._torch.empty_like(weight.tensor, device="meta"))
             raise
 
     def _take_over(self) -> None:
@@ -97,24 +100,16 @@ class Store:
 
     def _load_by(self, load: Callable[[Any], object]) -> None:
         """By the model's own loader, which writes into the slab."""
-        views = []
         for number, weights in enumerate(self._model.weights):
             for weight in weights:
-                view = self.view(number, weight)
-                views.append((weight, view.data_ptr()))
-                self._show(weight, view)
+                self._show(weight, self.view(number, weight))
         for weight in self._model.kept:
             if weight.tensor.is_meta:
                 self._show(weight, self._torch.empty_like(weight.tensor, device="cpu"))
+        unwritten = [_Unwritten(weight) for weight in self._were_meta if weight.nbytes]
         load(self._model.module)
-        for weight, address in views:
-            owner, key = weight.owners[0]
-            now = getattr(owner, key)
-            if now is not weight.tensor or now.data_ptr() != address:
-                raise ModelError(
-                    f"the source replaced {weight.names[0]} instead of writing its values in place "
-                    "(load_state_dict() without assign=True does that)"
-                )
+        for each in unwritten:
+            each.require_written()
         if self._progress is not None:
             self._progress(self._slab.nbytes, self._slab.nbytes)
 
@@ -124,14 +119,18 @@ class Store:
 
     def _show(self, weight: Weight, value: Any) -> None:
         """The parameter itself stays the same object, and so do its ties."""
-        tensor = weight.tensor
-        if not tensor.is_meta:
-            tensor.data = value
-        elif weight.is_buffer:
-            self._torch.utils.swap_tensors(tensor, value)
+        if not weight.tensor.is_meta:
+            weight.tensor.data = value
+            return
+        self._were_meta.append(weight)
+        self._swap(weight, value)
+
+    def _swap(self, weight: Weight, value: Any) -> None:
+        if weight.is_buffer:
+            value = value.data  # a view would count the writes to all views of the slab
         else:
-            parameter = self._torch.nn.Parameter(value, requires_grad=tensor.requires_grad)
-            self._torch.utils.swap_tensors(tensor, parameter)
+            value = self._torch.nn.Parameter(value, requires_grad=weight.tensor.requires_grad)
+        self._torch.utils.swap_tensors(weight.tensor, value)
 
     def _tell(self, number: int) -> None:
         if self._progress is not None:
@@ -154,6 +153,34 @@ class Store:
     def close(self) -> None:
         _return_home(self._torch, self._homes)
         self._slab.unpin()
+
+
+class _Unwritten:
+    """A weight that a source must write: it is marked, as some write to `.data`, which a tensor's
+    version does not count."""
+
+    def __init__(self, weight: Weight) -> None:
+        self._weight, self._version = weight, weight.version
+        self._address = weight.tensor.data_ptr()
+        self._begin = _bytes_of(weight.tensor)[:64]
+        self._mark = os.urandom(len(self._begin))
+        self._begin[:] = self._mark
+
+    def require_written(self) -> None:
+        """Raises ModelError."""
+        weight = self._weight
+        owner, key = weight.owners[0]
+        now, name = getattr(owner, key), weight.names[0]
+        if now is not weight.tensor or now.data_ptr() != self._address:
+            raise ModelError(
+                f"the source replaced {name} instead of writing its values in place "
+                "(load_state_dict() without assign=True does that)"
+            )
+        if weight.version == self._version and self._begin == self._mark:
+            raise ModelError(
+                f"the source did not write {name}; a buffer that is computed and not saved must "
+                "have its values before offload(), or be written by the source too"
+            )
 
 
 class PackedStore:
@@ -179,11 +206,7 @@ class PackedStore:
 
     def fill(self, source: Source | None, progress: Progress | None) -> None:
         """Packs the groups into the slab, and pins it."""
-        if source is not None:
-            raise ValueError(
-                "packing and source cannot be used together: the weights must be in host memory "
-                "to be packed; load the model first"
-            )
+        assert source is None  # refused by Offload
         try:
             self._pack(progress)
             self._slab.pin()
@@ -271,17 +294,30 @@ class Kept:
     """Small weights, on the card while the model is offloaded."""
 
     def __init__(self, weights: Sequence[Weight], device: Any) -> None:
-        self._moved = []
-        for weight in weights:
-            tensor = weight.tensor
-            if tensor.device != device and not tensor.is_meta:
-                self._moved.append((tensor, tensor.data))
-                tensor.data = tensor.data.to(device)
+        self._moved: list[tuple[Any, Any]] = []
+        try:
+            for weight in weights:
+                tensor = weight.tensor
+                if tensor.device != device and not tensor.is_meta:
+                    before = tensor.data
+                    move(tensor, before.to(device))
+                    self._moved.append((tensor, before))
+        except BaseException:
+            for tensor, before in self._moved:
+                move(tensor, before)
+            raise
 
     def restore(self) -> None:
-        for tensor, before in self._moved:
-            gradient, tensor.grad = tensor.grad, None
-            before.copy_(tensor.data)  # forward may have written a buffer, training a parameter
-            tensor.data = before
-            if gradient is not None:
-                tensor.grad = gradient.to(before.device)
+        with ExitStack() as each:  # all of them, if one raises
+            for tensor, before in self._moved:
+                each.callback(move, tensor, before)
+                # Forward may have written a buffer, training a parameter.
+                each.callback(before.copy_, tensor.data)
+
+
+def move(tensor: Any, value: Any) -> None:
+    """The tensor shows `value`, on whatever device, and its gradient goes there too."""
+    gradient, tensor.grad = tensor.grad, None
+    tensor.data = value
+    if gradient is not None:
+        tensor.grad = gradient.to(value.device)

@@ -112,6 +112,16 @@ class SimulatedMemory:
         self._stream.close()
 
 
+def storage_address(torch: Any, tensor: Any) -> int | None:
+    """Where the memory of a tensor begins; None: it has none of its own, as in torch.vmap()."""
+    if tensor.layout is not torch.strided:
+        return None
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except RuntimeError:
+        return None
+
+
 def torch_memory(torch: Any, device: Device) -> TorchMemory:
     return (
         CudaMemory(torch, device) if device.driver.sim is None else SimulatedMemory(torch, device)
