@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from vramkit import offload
-from vramkit.weights import ModelError, UnsupportedModel
+from vramkit.weights import BudgetError, ModelError, UnsupportedModel
 from vramkit.weights.backward import Backward
 from vramkit.weights.hooks import ModelHooks
 from vramkit.weights.model import Weight
@@ -343,6 +343,78 @@ def test_quantized_tensors_are_refused_by_name(driver: Driver) -> None:
     model[2].register_buffer("table", table)
     with pytest.raises(UnsupportedModel, match=r"2.table is quantized \(torch.qint8\)"):
         small(model)
+
+
+def test_a_budget_without_room_for_packed_chunks_is_refused_first(driver: Driver) -> None:
+    model, moved = stack(*[800] * 9, dtype=torch.bfloat16), []
+    for budget, text in [
+        ("2.6MiB", r"budget is 2.60 MiB; packed weights on their way take 3.\d+ MiB"),
+        ("5MiB", r"too little for these weights:(.|\n)*besides: packed weights on their way, 3."),
+    ]:
+        with pytest.raises(BudgetError, match=text):
+            small(model, budget, packing="bf16-12", progress=lambda *done: moved.append(done))
+    assert not moved
+
+
+class Uses(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def __init__(self, *weights: Any) -> None:
+        super().__init__()
+        self.weights = torch.nn.ParameterList(weights)
+
+    def forward(self, x: Any) -> Any:
+        for weight in self.weights:
+            x = x @ weight
+        return x
+
+
+def test_weights_of_several_groups_that_are_used_at_once(driver: Driver) -> None:
+    """They must not have the same place in the ring."""
+    layers, x = stack(*[400] * 9), torch.randn(2, 400)
+    model = torch.nn.Sequential(*layers, Uses(layers[2].weight, layers[4].weight))
+    with torch.no_grad():
+        expected = model(x)
+        with small(model, "5MiB") as o:
+            for _ in range(3):
+                assert torch.equal(model(x), expected)
+            assert o.manager.layout.resident.count(False) > 4
+    data = [tensor.data_ptr() for tensor in layers.parameters()]
+    with pytest.raises(BudgetError, match=r"8 uses weights of 2.2 and of 4.4 at once, and the rin"):
+        small(model, "3MiB")
+    assert data == [tensor.data_ptr() for tensor in layers.parameters()]
+
+
+def test_a_list_of_parameters_belongs_to_the_module_that_has_it(driver: Driver) -> None:
+    """It is never called itself."""
+    torch.manual_seed(0)
+    made = [torch.nn.Parameter(torch.randn(400, 400) / 20) for _ in range(6)]
+    model, x = torch.nn.Sequential(*[Uses(each) for each in made]), torch.randn(2, 400)
+    with torch.no_grad(), small(model) as o:
+        called: list[bool] = []
+        (group,) = [g for g in o._groups if g._weights[0].tensor is made[4]]
+        model[4].register_forward_pre_hook(
+            lambda *_: called.append(made[4].data_ptr() == group._on_card[0].data_ptr())
+        )
+        model(x)
+    assert called == [True]
+
+
+def test_parameters_that_were_made_as_inference_tensors(driver: Driver) -> None:
+    with torch.inference_mode():
+        model = stack(*[400] * 9)
+        again = copy.deepcopy(model)
+    x, parameters = torch.randn(2, 400), [*model.parameters(), *again.parameters()]
+    for each, mode in ((model, torch.inference_mode), (again, torch.no_grad)):
+        with mode():
+            expected = each(x)
+            with small(each):
+                for _ in range(2):
+                    assert torch.equal(each(x), expected)
+                for layer in each:
+                    layer.weight.mul_(2)
+                doubled = each(x)
+            assert torch.equal(each(x), doubled)
+    both = [*model.parameters(), *again.parameters()]
+    assert all(one is other for one, other in zip(parameters, both, strict=True))
 
 
 # What only happens on a card: another device stands for it

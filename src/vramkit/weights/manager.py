@@ -12,7 +12,8 @@ import msgspec
 from vramkit import _core
 from vramkit.driver.errors import ClosedError
 from vramkit.driver.types import Owner, SupportsCudaStream, integer, shown, size, truth
-from vramkit.weights.layout import ALIGNMENT, Group, Layout, plan_layout
+from vramkit.report.units import bytes_text
+from vramkit.weights.layout import ALIGNMENT, BudgetError, Group, Layout, plan_layout
 from vramkit.weights.packing import PackedChunk, Packing
 from vramkit.weights.schedule import POLICIES, Policy, Schedule, make_schedule
 from vramkit.weights.timing import MeasuredPass, Timing
@@ -92,15 +93,16 @@ class WeightManager(Owner):
         if not (chunk := size(chunk, "chunk")) or chunk % ALIGNMENT:
             raise ValueError(f"chunk is {chunk}; it may be a multiple of {ALIGNMENT} bytes")
         chunks = _packed_chunks(groups, packings)
-        slot = max((each.nbytes for packed in chunks for each in packed if each.packed), default=0)
+        slot = _staging_slot(chunks)
         self.staging_bytes = _core.STAGING_SLOTS * slot
         first = plan_schedule(
             device,
             groups,
-            budget=size(budget, "budget") - self.staging_bytes,
+            budget=budget,
             ring=ring,
             policy=self.policy,
             prefer=prefer,
+            packings=packings,
         )
         self.layout = first.layout
         self.sent_bytes = _sent(self.layout, chunks)
@@ -418,17 +420,30 @@ def plan_schedule(
     ring: int | None = None,
     policy: str | Policy = "auto",
     prefer: Collection[int] = (),
+    packings: Sequence[Packing | None] = (),
 ) -> Schedule:
     """What a WeightManager with these arguments begins with. Raises what it would raise."""
     chosen = chosen_policy(policy)
-    layout = plan_layout(
-        groups,
-        budget=size(budget, "budget"),
-        ring=None if ring is None else integer(ring, "ring", besides="None, or "),
-        depth=chosen.depth,
-        prefer=prefer,
-        granularity=device.granularity,
-    )
+    whole = size(budget, "budget")
+    staging = _core.STAGING_SLOTS * _staging_slot(_packed_chunks(groups, packings))
+    if staging >= whole > 0:
+        raise BudgetError(
+            f"budget is {bytes_text(whole)}; packed weights on their way take {bytes_text(staging)}"
+        )
+    try:
+        layout = plan_layout(
+            groups,
+            budget=whole - staging,
+            ring=None if ring is None else integer(ring, "ring", besides="None, or "),
+            depth=chosen.depth,
+            prefer=prefer,
+            granularity=device.granularity,
+        )
+    except BudgetError as error:
+        if not staging:
+            raise
+        besides = f"besides: packed weights on their way, {bytes_text(staging)}"
+        raise BudgetError(f"{error}\n  {besides}") from None
     return make_schedule(layout, range(len(groups)), chosen)
 
 
@@ -471,6 +486,11 @@ def _packed_chunks(
                 f"group {group} has {group.nbytes} bytes, and its packing {packing.plain_nbytes}"
             )
     return [[] if packing is None else list(packing.chunks) for packing in packings]
+
+
+def _staging_slot(chunks: Sequence[Sequence[PackedChunk]]) -> int:
+    """Bytes of the largest packed chunk."""
+    return max((each.nbytes for packed in chunks for each in packed if each.packed), default=0)
 
 
 def _sent(layout: Layout, chunks: Sequence[Sequence[PackedChunk]]) -> int:

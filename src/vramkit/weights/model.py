@@ -37,8 +37,8 @@ class Weight(NamedTuple):
 
     @property
     def version(self) -> int:
-        """Counts the writes to it; those to an inference tensor are not counted."""
-        return 0 if self.tensor.is_inference() else int(self.tensor._version)
+        """Counts the writes to it, but for those to `.data`."""
+        return int(self.tensor._version)
 
 
 class Part(NamedTuple):
@@ -225,6 +225,7 @@ class _Parts:
     def __init__(self, torch: Any, model: Any, whole: Collection[str] = ()) -> None:
         nn = torch.nn
         self._uncalled = (nn.ModuleList, nn.ModuleDict)
+        self._held = (nn.ParameterList, nn.ParameterDict)  # weights of the module that has them
         self._lists = (nn.ModuleList, nn.Sequential)
         self._undivided = (nn.MultiheadAttention,)  # reads the weights of its parts itself
         self._whole = frozenset(whole)
@@ -250,7 +251,7 @@ class _Parts:
                 if any(True for _ in _tensors(child)):
                     self._visit_layer(child, _joined(path, name))
             return
-        children = list(module.named_children())
+        children = list(self._children(module))
         if not any(True for _, child in children for _ in _tensors(child)):
             self._add([(path, module)])
             return
@@ -269,12 +270,15 @@ class _Parts:
 
     def _called(self, module: Any, path: str) -> Iterator[tuple[str, Any]]:
         """Parts that are modules with a forward of their own."""
-        for name, child in module.named_children():
+        for name, child in self._children(module):
             inside = _joined(path, name)
             if isinstance(child, self._uncalled) and not self._is_undivided(child, inside):
                 yield from self._called(child, inside)
             elif any(True for _ in _tensors(child)):
                 yield inside, child
+
+    def _children(self, module: Any) -> Iterator[tuple[str, Any]]:
+        return (each for each in module.named_children() if not isinstance(each[1], self._held))
 
     def _add(self, parts: Sequence[tuple[str, Any]]) -> None:
         """The parts of one layer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
 import vramkit.driver
@@ -123,7 +124,8 @@ class Offload:
         if kept >= self.budget:
             raise BudgetError(
                 f"budget is {bytes_text(self.budget)}; {bytes_text(kept)} of weights are small, "
-                "trained, or held by modules that have parts, and stay on the card"
+                "trained, or held by modules that have parts, and stay on the card; modules that "
+                "are named in whole=[...] are streamed with all they hold"
             )
         if source is not None:
             _require_meta(parsed)
@@ -133,17 +135,19 @@ class Offload:
             "budget": self.budget - kept,
             "ring": ring,
             "policy": policy,
-            "prefer": [0],
+            "prefer": [0, *_used_together(parsed)],
         }
-        plan_schedule(self.device, parsed.groups, **settings)  # before anything is mapped
+        self._plan(parsed, settings)  # before anything is mapped
         # Parameters would become inference tensors, which cannot be trained later.
         with torch.inference_mode(False), torch.no_grad(), ExitStack() as undo:
+            _leave_inference(torch, parsed)
             self._memory: TorchMemory = torch_memory(torch, self.device)
             undo.callback(self._memory.close)
             kind = Store if packing == "off" else PackedStore
             self._store: Store | PackedStore = kind(torch, self.device, parsed)
             undo.callback(self._store.close)
             settings["packings"] = self._store.packings
+            self._plan(parsed, settings)  # before anything is moved
             with shown_progress(self._store.nbytes, progress) as told:
                 self._store.fill(source, told)
             self.manager = WeightManager(
@@ -179,6 +183,18 @@ class Offload:
             )
             self._link = _link_rate(self.manager, self._store)
             self._undo = undo.pop_all()
+
+    def _plan(self, model: Model, settings: dict[str, Any]) -> None:
+        """Raises BudgetError."""
+        layout = plan_schedule(self.device, model.groups, **settings).layout
+        for part in model.parts:
+            for one, other in combinations(part.groups, 2):
+                if layout.share_bytes(one, other):
+                    raise BudgetError(
+                        f"{part.name} uses weights of {model.groups[one]} and of "
+                        f"{model.groups[other]} at once, and the ring has no room for both; "
+                        "a larger budget, or a larger ring, has"
+                    )
 
     def report(self) -> OffloadReport:
         """Memory, bound, the last pass and what would help. Waits for the work of that pass; call
@@ -278,6 +294,21 @@ def _chosen_device(device: Device | int | None) -> Device:
             f"device is {shown(device)}; it may be None, a number, or a Device of vramkit.driver"
         )
     return vramkit.driver.open().device(0 if device is None else integer(device, "device"))
+
+
+def _used_together(model: Model) -> list[int]:
+    """Groups of parts that use several, by ties: residents are never in each other's way."""
+    return [group for part in model.parts if len(part.groups) > 1 for group in part.groups]
+
+
+def _leave_inference(torch: Any, model: Model) -> None:
+    """Inference tensors cannot show other memory: each becomes an ordinary one, the same object."""
+    for weight in (*model.kept, *(weight for weights in model.weights for weight in weights)):
+        if weight.tensor.is_inference():
+            value = weight.tensor.clone()
+            if not weight.is_buffer:
+                value = torch.nn.Parameter(value, requires_grad=weight.tensor.requires_grad)
+            torch.utils.swap_tensors(weight.tensor, value)
 
 
 def _require_meta(model: Model) -> None:
