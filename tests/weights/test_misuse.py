@@ -7,6 +7,7 @@ import json
 import pickle
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,12 @@ class Table(torch.nn.Module):  # type: ignore[misc,name-defined]
         self.rows = rows
 
     def forward(self) -> Any:
-        return {"table": self.weight[: self.rows] if self.rows else self.weight}
+        return Tables([self.weight[: self.rows] if self.rows else self.weight])
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    tables: list[Any]
 
 
 class WithTable(torch.nn.Module):  # type: ignore[misc,name-defined]
@@ -67,7 +73,7 @@ class WithTable(torch.nn.Module):  # type: ignore[misc,name-defined]
         self.first, self.table, self.rest = stack(400, 400), Table(rows), stack(*[400] * 8)
 
     def forward(self, x: Any) -> Any:
-        table = self.table()["table"]
+        (table,) = self.table().tables
         return self.rest(self.first(x)) @ table.t()  # other weights came through the ring since
 
 
@@ -83,7 +89,7 @@ def test_a_view_of_a_weight_that_a_part_returns_keeps_its_values(driver: Driver,
             for _ in range(3):
                 assert torch.equal(model(x), expected)
             # The parameter itself would be in host memory again when the caller uses it.
-            assert model.table()["table"].data_ptr() != group._in_host[0].data_ptr()
+            assert model.table().tables[0].data_ptr() != group._in_host[0].data_ptr()
 
 
 # Interrupts

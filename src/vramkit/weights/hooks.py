@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -230,7 +232,8 @@ def interrupts_end(
 
 
 def map_tensors(torch: Any, change: Callable[[Any], Any], value: Any) -> Any:
-    """Applies `change` to a tensor, and to those in lists, tuples, dicts and classes of these.
+    """Applies `change` to a tensor, and to those in lists, tuples, dicts, classes of these, and
+    dataclasses; what holds changed ones is a copy.
     Objects of other classes, such as a cache that the model writes, are passed as they are."""
 
     def changed(each: Any) -> Any:
@@ -250,4 +253,12 @@ def map_tensors(torch: Any, change: Callable[[Any], Any], value: Any) -> Any:
         if hasattr(value, "_fields"):
             return type(value)(*items_in_order)
         return type(value)(items_in_order)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        named = (field.name for field in dataclasses.fields(value))
+        fields = [name for name in named if hasattr(value, name)]
+        new = {name: changed(getattr(value, name)) for name in fields}
+        if any(new[name] is not getattr(value, name) for name in fields):
+            value = copy.copy(value)
+            for name in fields:
+                object.__setattr__(value, name, new[name])  # it may be frozen
     return value

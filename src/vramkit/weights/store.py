@@ -275,7 +275,7 @@ def _return_home(torch: Any, homes: list[tuple[Any, Any]]) -> None:
     for tensor, home in homes:
         # Where the card has no room, it stays in host memory.
         with suppress(torch.cuda.OutOfMemoryError):
-            tensor.data = tensor.data.to(home)
+            move(tensor, tensor.data.to(home))
     homes.clear()
 
 
