@@ -78,6 +78,7 @@ class Store:
                 if tensor.device.type != "cpu":
                     self._homes.append((tensor, tensor.device))
                 tensor.data = view
+            _return_freed()
             self._tell(number)
 
     def _read_from(self, checkpoint: Checkpoint) -> None:
@@ -277,6 +278,14 @@ def _return_home(torch: Any, homes: list[tuple[Any, Any]]) -> None:
         with suppress(torch.cuda.OutOfMemoryError):
             move(tensor, tensor.data.to(home))
     homes.clear()
+
+
+def _return_freed() -> None:
+    """glibc keeps freed blocks of up to 32 MiB for itself: there would be two copies of a model of
+    small layers."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _bytes_of(tensor: Any) -> memoryview:
