@@ -23,7 +23,28 @@ Source = str | os.PathLike[str] | Callable[[Any], object]
 """Where a model on the meta device gets its values: a checkpoint, or a function that loads it."""
 
 
-class Store:
+class _InSlab:
+    """What is in one pinned slab, group by group."""
+
+    _torch: Any
+    _slab: Slab
+    _offsets: list[int]  # of the groups
+    _homes: list[tuple[Any, Any]]  # tensors that were not in host memory, and where
+
+    @property
+    def nbytes(self) -> int:
+        return self._slab.nbytes
+
+    @property
+    def addresses(self) -> list[int]:
+        return [self._slab.address + offset for offset in self._offsets]
+
+    def close(self) -> None:
+        _return_home(self._torch, self._homes)
+        self._slab.unpin()
+
+
+class Store(_InSlab):
     """All groups in one slab; parameters are views of it until they are used."""
 
     def __init__(
@@ -33,7 +54,7 @@ class Store:
         model: Model,
     ) -> None:
         self._torch, self._model = torch, model
-        self._offsets: list[int] = []
+        self._offsets = []
         total = 0
         for group in model.groups:
             self._offsets.append(total)
@@ -46,7 +67,7 @@ class Store:
         )
         self._slab = Slab.unpinned(device, total, released=min(in_host, total))
         self._bytes = torch.frombuffer(self._slab.view(), dtype=torch.uint8)
-        self._homes: list[tuple[Any, Any]] = []  # tensors that were not in host memory, and where
+        self._homes = []
         self._were_meta: list[Weight] = []
         self.packings: list[Packing | None] = []
 
@@ -138,22 +159,10 @@ class Store:
             done = self._offsets[number] + self._model.groups[number].nbytes
             self._progress(done, self._slab.nbytes)
 
-    @property
-    def nbytes(self) -> int:
-        return self._slab.nbytes
-
-    @property
-    def addresses(self) -> list[int]:
-        return [self._slab.address + offset for offset in self._offsets]
-
     def view(self, number: int, weight: Weight) -> Any:
         """The host tensor of a weight."""
         begin = self._offsets[number] + weight.offset
         return shaped(self._bytes[begin : begin + weight.nbytes], weight.tensor)
-
-    def close(self) -> None:
-        _return_home(self._torch, self._homes)
-        self._slab.unpin()
 
 
 class _Unwritten:
@@ -184,7 +193,7 @@ class _Unwritten:
             )
 
 
-class PackedStore:
+class PackedStore(_InSlab):
     """Groups in one slab, packed where that takes fewer bytes. The weights themselves stay where
     they were, in ordinary host memory, for whoever reads them: 1.75 times their bytes in all."""
 
@@ -203,7 +212,7 @@ class PackedStore:
             self._offsets.append(total)
             total += group.nbytes if packing is None else packing.nbytes
         self._slab = Slab.unpinned(device, total)
-        self._homes: list[tuple[Any, Any]] = []
+        self._homes = []
 
     def fill(self, source: Source | None, progress: Progress | None) -> None:
         """Packs the groups into the slab, and pins it."""
@@ -255,21 +264,9 @@ class PackedStore:
                 shaped(part, weight.tensor).copy_(weight.tensor.detach())
         return _bytes_of(whole)
 
-    @property
-    def nbytes(self) -> int:
-        return self._slab.nbytes
-
-    @property
-    def addresses(self) -> list[int]:
-        return [self._slab.address + offset for offset in self._offsets]
-
     def view(self, number: int, weight: Weight) -> Any:
         """The host tensor of a weight."""
         return weight.tensor.data
-
-    def close(self) -> None:
-        _return_home(self._torch, self._homes)
-        self._slab.unpin()
 
 
 def _return_home(torch: Any, homes: list[tuple[Any, Any]]) -> None:
