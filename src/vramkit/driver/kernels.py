@@ -136,7 +136,8 @@ class Kernels(Owner):
             _core.launch(device, function, grid, block, stream, list(arguments))
 
     def function(self, name: str) -> int:
-        """Loaded once, and again after a reset of the simulated GPU."""
+        """The driver's handle of a kernel, for native code that launches it. Loaded once, and again
+        after a reset of the simulated GPU."""
         if self._epoch != self._device.epoch:
             image = files("vramkit.driver").joinpath("kernels.ptx").read_bytes()
             self._module = _core.module_load(self._device, image)
