@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from vramkit import offload
 from vramkit.weights import BudgetError, ModelError, UnsupportedModel
 from vramkit.weights.backward import Backward
 from vramkit.weights.hooks import ModelHooks
 from vramkit.weights.model import Weight
 from vramkit.weights.store import Kept
 
+from . import offloads
 from .models import stack, torch
 
 if TYPE_CHECKING:
@@ -27,16 +27,11 @@ if TYPE_CHECKING:
     from vramkit.weights import Offload
 
 MIB = 1 << 20
-pytestmark = pytest.mark.sim_only
-
-
-@pytest.fixture(autouse=True)
-def _simulated(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VRAMKIT_DRIVER", "sim")
+pytestmark = [pytest.mark.sim_only, pytest.mark.usefixtures("simulated")]
 
 
 def small(model: Any, budget: Any = "3MiB", **settings: Any) -> Offload:
-    return offload(model, budget, **{"keep_below": 4096, "ring": 2 * MIB, **settings})
+    return offloads.small(model, budget, **settings)
 
 
 def values(model: Any) -> dict[str, Any]:

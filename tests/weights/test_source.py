@@ -4,36 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from vramkit import offload
 from vramkit.weights import ModelError, UnsupportedModel
 
 from .models import example, stack, torch
+from .offloads import small
 
 if TYPE_CHECKING:
     from vramkit.driver import Driver
-    from vramkit.weights import Offload
 
 safetensors = pytest.importorskip("safetensors.torch")
 
 MIB = 1 << 20
-pytestmark = pytest.mark.sim_only
-
-
-@pytest.fixture(autouse=True)
-def _inference(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("VRAMKIT_DRIVER", "sim")
-    with torch.no_grad():
-        yield
-
-
-def small(model: Any, **settings: Any) -> Offload:
-    return offload(model, "4.2MiB", keep_below=4096, ring=2 * MIB, **settings)
+pytestmark = [pytest.mark.sim_only, pytest.mark.usefixtures("inference")]
 
 
 def empty(model: Any) -> Any:

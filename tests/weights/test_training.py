@@ -8,26 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from vramkit import offload
 from vramkit.weights.backward import Backward
 
 from .models import example, stack, torch
+from .offloads import small
 
 if TYPE_CHECKING:
     from vramkit.driver import Driver
-    from vramkit.weights import Offload
 
 MIB = 1 << 20
-pytestmark = pytest.mark.sim_only
-
-
-@pytest.fixture(autouse=True)
-def _simulated(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VRAMKIT_DRIVER", "sim")
-
-
-def small(model: Any, budget: Any = "4.2MiB") -> Offload:
-    return offload(model, budget, keep_below=4096, ring=2 * MIB)
+pytestmark = [pytest.mark.sim_only, pytest.mark.usefixtures("simulated")]
 
 
 class Adapted(torch.nn.Module):  # type: ignore[misc,name-defined]
