@@ -152,7 +152,7 @@ class Bench:
             self.peer(model, arguments, resident, peer)
 
     def resident(
-        self, model: Any, arguments: dict[str, Any]
+        self, model: Any, arguments: dict[str, Any], prefix: str = ""
     ) -> tuple[dict[str, Any], dict[str, float]]:
         results, compute = {}, {}
         host = {name: tensor.data for name, tensor in model.named_parameters()}
@@ -163,7 +163,7 @@ class Bench:
             def run(row: Row, given: Any = given) -> list[float]:
                 return self.passes(lambda: model(**given))
 
-            self.row(name, "resident", run)
+            self.row(f"{prefix}{name}", "resident", run)
             compute[name] = self.rows[-1].median or 0.0
         for name, tensor in model.named_parameters():
             tensor.data = host[name]
@@ -187,28 +187,104 @@ class Bench:
         budgets["packed, ring of 2 layers"] = ring + 256 * MIB
         for title, budget in budgets.items():
             packing = "bf16-12" if title.startswith("packed") else "off"
-            before = memory_kib("VmRSS")
-            start = time.perf_counter()
-            with vramkit.offload(model, budget, ring=ring, packing=packing) as o:
-                ready = time.perf_counter() - start
+            settings = {"ring": ring, "packing": packing}
+            self.offloaded_as(title, model, arguments, resident, compute, budget, settings)
 
-                def told(row: Row, ready: float = ready, before: int = before) -> list[float]:
-                    row.details["host_gib_more"] = (memory_kib("VmHWM") - before) / (1 << 20)
-                    return [ready * 1e3]
+    def offloaded_as(
+        self,
+        title: str,
+        model: Any,
+        arguments: dict[str, Any],
+        resident: dict[str, Any],
+        compute: dict[str, float],
+        budget: int,
+        settings: dict[str, Any],
+    ) -> None:
+        before = memory_kib("VmRSS")
+        start = time.perf_counter()
+        with vramkit.offload(model, budget, device=self.device, **settings) as o:
+            ready = time.perf_counter() - start
 
-                self.row(f"ready, {title}", "vramkit", told)
-                for name, given in arguments.items():
+            def told(row: Row) -> list[float]:
+                row.details["host_gib_more"] = (memory_kib("VmHWM") - before) / (1 << 20)
+                return [ready * 1e3]
 
-                    def run(row: Row, name: str = name, given: Any = given) -> list[float]:
-                        values = self.passes(lambda: model(**given))
-                        same = torch.equal(model(**given).last_hidden_state, resident[name])
-                        row.outcome = "equal" if same else "DIFFERS"
-                        row.details["device_bytes"] = o.manager.layout.device_bytes
-                        layout = o.manager.layout
-                        row.details["sent_bytes"] = o.manager.sent_bytes
-                        return self.judge(row, values, compute[name], layout.streamed_bytes)
+            self.row(f"ready, {title}", "vramkit", told)
+            for name, given in arguments.items():
 
-                    self.row(f"{title}, {name}", "vramkit", run)
+                def run(row: Row, name: str = name, given: Any = given) -> list[float]:
+                    values = self.passes(lambda: model(**given))
+                    same = torch.equal(model(**given).last_hidden_state, resident[name])
+                    row.outcome = "equal" if same else "DIFFERS"
+                    layout = o.manager.layout
+                    row.details["device_bytes"] = layout.device_bytes
+                    row.details["sent_bytes"] = o.manager.sent_bytes
+                    if settings.get("packing", "off") == "off":
+                        self.predict(row, o, statistics.median(values))
+                    return self.judge(row, values, compute[name], layout.streamed_bytes)
+
+                self.row(f"{title}, {name}", "vramkit", run)
+            print(o.report(), flush=True)
+
+    def predict(self, row: Row, offloaded: Any, measured_ms: float) -> None:
+        """What the planner says of this pass, with the compute times of its parts."""
+        if self.torch_device != "cuda":
+            return  # nothing was timed
+        predicted = offloaded.predict().pass_s * 1e3
+        row.details |= {
+            "predicted_ms": predicted,
+            "predicted_over_measured": predicted / measured_ms,
+        }
+
+    # A mixture of experts
+
+    def mixture(self) -> None:
+        hidden = self.options.hidden // 2
+        model = weight_models.build_mixture(hidden, device=self.torch_device)
+        nbytes = sum(tensor.nbytes for tensor in model.parameters())
+        layer = max(sum(t.nbytes for t in each.parameters()) for each in model.layers)
+        arguments = {
+            name: weight_models.inputs(tokens, hidden, device=self.torch_device)
+            for name, tokens in list(TOKENS.items())[:2]
+        }
+        resident, compute = self.resident(model, arguments, "mixture, ")
+        ring = 2 * layer + 8 * MIB
+        self.offloaded_as(
+            "mixture, ring of 2 layers", model, arguments, resident, compute, ring, {"ring": ring}
+        )
+        self.routed(model, hidden, nbytes, layer)
+
+    def routed(self, model: Any, hidden: int, nbytes: int, layer: int) -> None:
+        """Token after token, each with its own routing: the experts of half the model stay."""
+        tokens = [
+            weight_models.inputs(1, hidden, device=self.torch_device, seed=seed)
+            for seed in range(2, 2 + 24)
+        ]
+        host = {name: tensor.data for name, tensor in model.named_parameters()}
+        model.to(self.torch_device)
+        expected = [model(**given).last_hidden_state.clone() for given in tokens]
+        for name, tensor in model.named_parameters():
+            tensor.data = host[name]
+        model.rotary_emb.to("cpu")
+        for title, experts in (("whole", "whole"), ("routed", "routed")):
+            with vramkit.offload(model, nbytes // 2, device=self.device, experts=experts) as o:
+
+                def run(row: Row, o: Any = o) -> list[float]:
+                    values, same = [], True
+                    for given, result in zip(tokens, expected, strict=True):
+                        self.synchronize()
+                        start = time.perf_counter()
+                        found = model(**given).last_hidden_state
+                        self.synchronize()
+                        values.append((time.perf_counter() - start) * 1e3)
+                        same = same and torch.equal(found, result)
+                    row.outcome = "equal" if same else "DIFFERS"
+                    if o.experts is not None:
+                        row.details |= msgspec.structs.asdict(o.experts.stats())
+                        row.details["slots"] = o.experts.slots
+                    return values[8:]  # those before fill the slots
+
+                self.row(f"mixture, half the model, tokens, experts {title}", "vramkit", run)
                 print(o.report(), flush=True)
 
     def peer(
@@ -314,21 +390,21 @@ def main() -> int:
     parser.add_argument(
         "--time-limit", type=float, default=400, help="seconds; later rows are left out"
     )
-    parser.add_argument("--only", choices=["engine", "models"], help="one of the two halves")
+    parser.add_argument("--only", choices=["engine", "models", "mixture"], help="a part of it")
     parser.add_argument("--driver", default="cuda", help="sim: a trial of this program, no times")
     parser.add_argument("--hidden", type=int, default=weight_models.HIDDEN, help="width of a layer")
     options = parser.parse_args()
     bench = Bench(options)
     with torch.no_grad():
-        if options.only != "models":
-            bench.engine()
-        if options.only != "engine":
-            bench.models()
+        for part in (bench.engine, bench.models, bench.mixture):
+            if options.only in (None, part.__name__):
+                part()
     result = Result(
         "weight_streaming",
         machine.collect(),
         packages(),
-        f"{weight_models.LAYERS} decoder layers of Llama-70B shape, bf16",
+        f"{weight_models.LAYERS} decoder layers of Llama-70B shape, bf16; mixture: 8 layers, every "
+        "other one with 16 experts",
         bench.link,
         bench.rows,
     )

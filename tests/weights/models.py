@@ -98,3 +98,38 @@ def stack(*widths: int, dtype: Any = None) -> Any:
     torch.manual_seed(0)
     layers = [torch.nn.Linear(one, other, dtype=dtype) for one, other in pairwise(widths)]
     return torch.nn.Sequential(*layers).eval()
+
+
+_SIZES = {
+    "vocab_size": 100,
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+    "eos_token_id": None,
+}
+MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "Mixtral": ("MixtralConfig", {"num_local_experts": 8, "intermediate_size": 128}),
+    "Qwen3Moe": ("Qwen3MoeConfig", {"num_experts": 8, "moe_intermediate_size": 128,
+                                    "intermediate_size": 256, "head_dim": 32,
+                                    "num_experts_per_tok": 2}),
+    "Qwen2Moe": ("Qwen2MoeConfig", {"num_experts": 8, "moe_intermediate_size": 128,
+                                    "shared_expert_intermediate_size": 128,
+                                    "num_experts_per_tok": 2}),
+    "GptOss": ("GptOssConfig", {"num_local_experts": 8, "intermediate_size": 128,
+                                "num_experts_per_tok": 2, "head_dim": 32,
+                                "layer_types": ["full_attention"] * 4}),
+    "Olmoe": ("OlmoeConfig", {"num_experts": 8, "intermediate_size": 128,
+                              "num_experts_per_tok": 2}),
+}  # fmt: skip
+
+
+def mixture(family: str, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    config, own = MIXTURES[family]
+    made = getattr(transformers, config)(**{**_SIZES, **own, **settings})
+    model = getattr(transformers, f"{family}ForCausalLM")(made).eval()
+    model.generation_config.pad_token_id = 0
+    model.generation_config.eos_token_id = None
+    return model

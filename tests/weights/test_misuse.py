@@ -446,16 +446,12 @@ def test_kept_weights_return_if_one_of_them_cannot_be_moved() -> None:
 
 
 def test_results_stay_on_the_card_if_an_argument_was_there() -> None:
-    class Manager:
-        def begin_pass(self) -> None:
-            pass
-
     class Adds(torch.nn.Module):  # type: ignore[misc,name-defined]
         def forward(self, x: Any, step: Any) -> Any:
             return x + step
 
     model, card = Adds(), torch.device("meta")
-    hooks = ModelHooks(torch, model, Manager(), card, Backward(torch), [])  # type: ignore[arg-type]
+    hooks = ModelHooks(torch, model, lambda: None, card, Backward(torch), [])
     with hooks:
         assert model(torch.ones(2, device=card), step=torch.tensor(3.0)).is_meta
         with suppress(NotImplementedError):  # a copy from the meta device

@@ -10,7 +10,7 @@ import pytest
 from vramkit import offload
 from vramkit.driver import Driver
 
-from .models import FAMILIES, example, torch
+from .models import FAMILIES, MIXTURES, example, mixture, torch
 
 MIB = 1 << 20
 pytestmark = pytest.mark.frameworks("torch", "transformers")
@@ -54,6 +54,30 @@ def test_results_are_those_of_the_resident_model(driver: Driver, family: str, dt
     for name, tensor in model.state_dict().items():
         assert tensor.device.type == "cpu"
         assert torch.equal(tensor, before[name]), name
+
+
+@pytest.mark.parametrize("implementation", ["eager", "grouped_mm", "batched_mm"])
+@pytest.mark.parametrize("family", MIXTURES)
+@pytest.mark.parametrize(("dtype", "budget"), [("float32", "7MiB"), ("bfloat16", "6MiB")])
+def test_routed_experts(
+    driver: Driver, family: str, implementation: str, dtype: str, budget: str
+) -> None:
+    model = mixture(family).to(getattr(torch, dtype))
+    model.set_experts_implementation(implementation)
+    resident = copy.deepcopy(model).to("cuda")
+    prompt = torch.randint(3, 100, (1, 3), device="cuda")
+    settings = {"max_new_tokens": 8, "do_sample": False}
+    with torch.no_grad():
+        expected = resident(prompt).logits
+        with offload(model, budget, keep_below=4096, experts="routed") as o:
+            for _ in range(2):
+                assert torch.equal(model(prompt).logits, expected)
+            assert torch.equal(
+                model.generate(prompt, **settings), resident.generate(prompt, **settings)
+            )
+            assert bool(o.experts.stats().hits) is bool(o.experts.slots)
+            assert o.report().experts.waited_s is not None
+            assert "experts" in str(o.report())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -113,6 +137,7 @@ def test_gradients_of_adapters(driver: Driver) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, by torch
 def test_compiled_layers(driver: Driver) -> None:
     model, inputs, _ = example("llama")
     given = on_card(inputs)

@@ -102,11 +102,20 @@ class Backward:
         # With create_graph=True the nodes of this pass save it in turn, without our hooks.
         return view.clone() if self._torch.is_grad_enabled() else view
 
+    def end_done(self) -> None:
+        """Work of earlier nodes has been issued: forward that runs inside this one, as
+        checkpointing does it, may use the memory of their groups."""
+        if self._using:
+            self._end_of_others(self._torch._C._current_autograd_node())
+
+    def _end_of_others(self, node: Any, but: StreamedGroup | None = None) -> None:
+        for key, use in list(self._using.items()):
+            if use.group is not but and use.node is not node:
+                self._end(key)
+
     def _use(self, group: StreamedGroup) -> None:
         node = self._torch._C._current_autograd_node()
-        for key, use in list(self._using.items()):
-            if use.group is not group and use.node is not node:
-                self._end(key)
+        self._end_of_others(node, group)
         key = id(group), group.stream().__cuda_stream__()[1]
         known = self._using.get(key)
         stream = group.begin_use() if known is None else known.stream

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, Self, SupportsIndex
 
 from vramkit.driver.types import SupportsCudaStream
 from vramkit.weights.backward import Backward
-from vramkit.weights.group_on_card import GroupOnCard
-from vramkit.weights.manager import WeightManager
 from vramkit.weights.model import Part
+from vramkit.weights.shown_group import ShownGroup
 from vramkit.weights.torch_memory import storage_address
 
 
@@ -32,7 +31,7 @@ class PartHooks(_NotCopied):
     """Around a part: its groups are on the card while it computes."""
 
     def __init__(
-        self, torch: Any, part: Part, groups: Sequence[GroupOnCard], backward: Backward
+        self, torch: Any, part: Part, groups: Sequence[ShownGroup], backward: Backward
     ) -> None:
         self._torch, self._part, self._groups, self._backward = torch, part, groups, backward
         self._streamed = [group for group in groups if not group.resident]
@@ -49,7 +48,7 @@ class PartHooks(_NotCopied):
             module._compiled_call_impl = self._call_compiled
             self._undo.callback(setattr, module, "_compiled_call_impl", self._compiled)
             return self
-        before = module.register_forward_pre_hook(self._before, prepend=True)
+        before = module.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True)
         self._undo.callback(before.remove)
         after = module.register_forward_hook(self._after, always_call=True)
         self._undo.callback(after.remove)
@@ -61,14 +60,17 @@ class PartHooks(_NotCopied):
 
     def _call_compiled(self, *arguments: Any, **keywords: Any) -> Any:
         try:
-            self._before(None, arguments)
+            self._before(None, arguments, keywords)
             result = self._compiled(*arguments, **keywords)
         except BaseException:
             self._after(None, arguments, None)
             raise
         return self._after(None, arguments, result)
 
-    def _before(self, module: Any, arguments: Any) -> None:
+    def _prepare(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Before its groups are used in a call with these arguments."""
+
+    def _before(self, module: Any, arguments: Any, keywords: Any) -> None:
         self.was_called = True
         call = _PartCall([], ExitStack())
         self._calls.append(call)
@@ -77,10 +79,13 @@ class PartHooks(_NotCopied):
         if saves:
             for group in self._streamed:
                 group.require_frozen()
+        self._backward.end_done()
+        self._prepare(arguments, keywords)
         for group in self._groups:
             call.begun.append((group, group.begin()))
         if saves:
-            call.undo.enter_context(self._backward.saved_tensors(self._streamed))
+            saved = [group.saved() for group in self._streamed]
+            call.undo.enter_context(self._backward.saved_tensors(saved))
         if self._streamed:
             # Autocast would keep casted copies of all weights on the card until it ends.
             was_enabled = self._torch.is_autocast_cache_enabled()
@@ -115,24 +120,24 @@ def _refuse_freezing() -> None:
 
 
 class _PartCall(NamedTuple):
-    begun: list[tuple[GroupOnCard, SupportsCudaStream]]
+    begun: list[tuple[ShownGroup, SupportsCudaStream]]
     undo: ExitStack
 
 
 class ModelHooks(_NotCopied):
-    """Around the model: the manager is told where a pass begins and ends, and arguments are brought
-    to the card. If none was there, results go back to where those came from."""
+    """Around the model: `begin_pass` is called where a pass begins and ends, and arguments are
+    brought to the card. If none was there, results go back to where those came from."""
 
     def __init__(
         self,
         torch: Any,
         model: Any,
-        manager: WeightManager,
+        begin_pass: Callable[[], None],
         device: Any,
         backward: Backward,
         parts: Sequence[PartHooks],
     ) -> None:
-        self._torch, self._model, self._manager, self._device = torch, model, manager, device
+        self._torch, self._model, self._begin_pass, self._device = torch, model, begin_pass, device
         self._backward, self._parts = backward, parts
         self._calls: list[list[Any]] = []  # under way: the devices of their arguments
         self._turn = RLock()  # of the thread that calls it
@@ -161,7 +166,7 @@ class ModelHooks(_NotCopied):
         for part in self._parts:
             part.was_called = False
         self._backward.finish()  # one that raised
-        self._manager.begin_pass()
+        self._begin_pass()
 
         def move(tensor: Any) -> Any:
             devices.append(tensor.device)
@@ -179,7 +184,7 @@ class ModelHooks(_NotCopied):
         devices = self._calls.pop()
         self._turn.release()
         self._turn.release()  # that of _before()
-        self._manager.begin_pass()
+        self._begin_pass()
         self._explain(sys.exc_info()[1])
         if not devices or self._device in devices:
             return None

@@ -3,13 +3,15 @@
 A layer is an entry of a ModuleList or of a Sequential. Each part of it that is called on its own
 and has weights worth a copy (its attention, its feed-forward) is a group. Outside of layers, each
 module that holds such weights itself is one, and so is whatever torch.compile was applied to. What
-is small stays on the card.
+is small stays on the card. Experts may be groups of their own, of which only those that are chosen
+come to the card.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -49,14 +51,30 @@ class Part(NamedTuple):
     groups: tuple[int, ...]
 
 
+class Experts(NamedTuple):
+    """A module that is given, for each token, the experts to use; `argument` says where."""
+
+    name: str
+    module: Any
+    number: int
+    argument: tuple[int, str]
+
+
 class Model(NamedTuple):
-    """`weights[i]` are those of `groups[i]`; `kept` are small, trained, or no module's own."""
+    """`weights[i]` are those of `groups[i]`; `kept` are small, trained, or no module's own. Groups
+    of `experts`, in this order, come behind all others."""
 
     module: Any
     groups: tuple[Group, ...]
     weights: tuple[tuple[Weight, ...], ...]
     parts: tuple[Part, ...]
     kept: tuple[Weight, ...]
+    experts: tuple[Experts, ...] = ()
+
+    @property
+    def scheduled(self) -> int:
+        """Groups that are used in every pass: all but experts."""
+        return len(self.groups) - len(self.experts)
 
 
 class UnsupportedModel(ValueError):
@@ -70,9 +88,11 @@ def analyse(
     small: int = SMALL,
     whole: Collection[str] = (),
     meta: bool = False,
+    routed: bool = False,
 ) -> Model:
     """Modules with less than `small` bytes of weights keep them on the card. Those named in `whole`
-    are not divided. `meta`: weights may be on the meta device, without values.
+    are not divided. `meta`: weights may be on the meta device, without values. `routed`: experts
+    are groups of their own.
 
     Raises TypeError for what is no module, UnsupportedModel by the weight's name.
     """
@@ -94,8 +114,15 @@ def analyse(
     grouped: list[tuple[Weight, ...]] = []
     parts: list[Part] = []
     where: dict[int, int] = {}  # the group of a tensor
-    for found in _Parts(torch, model, whole).found:
-        tensors = [id(tensor) for tensor in _tensors(found.module) if id(tensor) in by_tensor]
+    found_parts = _Parts(torch, model, whole).found
+    experts = list(_experts(model, found_parts, by_tensor, small, whole)) if routed else []
+    apart = {id(tensor) for each, _ in experts for tensor in _tensors(each.module)}
+    for found in found_parts:
+        tensors = [
+            id(tensor)
+            for tensor in _tensors(found.module)
+            if id(tensor) in by_tensor and id(tensor) not in apart
+        ]
         new = [by_tensor[each] for each in dict.fromkeys(tensors) if each not in where]
         if new and _bytes(new) >= small:
             placed, nbytes = _place(new)
@@ -105,8 +132,71 @@ def analyse(
         used = tuple(sorted({where[each] for each in tensors if each in where}))
         if used:
             parts.append(Part(found.name, found.module, used))
-    kept = tuple(weight for weight in weights if id(weight.tensor) not in where)
-    return Model(model, tuple(groups), tuple(grouped), tuple(parts), kept)
+    for each, layer in experts:
+        placed, nbytes = _place([by_tensor[id(tensor)] for tensor in _tensors(each.module)])
+        groups.append(Group(layer, "experts", nbytes))
+        grouped.append(placed)
+    kept = tuple(w for w in weights if id(w.tensor) not in where and id(w.tensor) not in apart)
+    return Model(
+        model,
+        tuple(groups),
+        tuple(grouped),
+        tuple(parts),
+        kept,
+        tuple(each for each, _ in experts),
+    )
+
+
+# Experts
+
+_CHOSEN = ("top_k_index", "router_indices")
+"""What modules of transformers call the experts of each token."""
+
+
+def _experts(
+    model: Any,
+    parts: Sequence[_Found],
+    streamable: Mapping[int, Weight],
+    small: int,
+    whole: Collection[str],
+) -> Iterator[tuple[Experts, int]]:
+    """Modules of which only the chosen experts need to come, each with its layer: all their weights
+    have one row an expert, and their forward is told which are chosen."""
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        argument = _chosen_argument(module)
+        own = list(_tensors(module))
+        if argument is None or not own or any(own[0].shape[:1] != w.shape[:1] for w in own):
+            continue
+        part = next(found for found in parts if _is_inside(path, found.name))
+        undivided = part.name in whole or any(
+            is_compiled(model.get_submodule(outer)) for outer in _outer(path)
+        )
+        known = all(id(w) in streamable and id(w) not in seen for w in own)
+        rows = all(w.stride(0) * w.shape[0] == w.numel() for w in own)
+        count = own[0].shape[0]
+        if undivided or not known or not rows or count < 2:
+            continue
+        if _bytes([streamable[id(w)] for w in own]) < small:
+            continue
+        seen.update(id(w) for w in own)
+        yield Experts(path, module, count, argument), part.layer
+
+
+def _chosen_argument(module: Any) -> tuple[int, str] | None:
+    names = list(inspect.signature(type(module).forward).parameters)[1:]
+    return next(((names.index(name), name) for name in _CHOSEN if name in names), None)
+
+
+def _is_inside(path: str, part: str) -> bool:
+    return part in ("", path) or path.startswith(f"{part}.")
+
+
+def _outer(path: str) -> Iterator[str]:
+    """The module itself and those around it, but for the model."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
 
 
 # Weights

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
@@ -14,6 +14,7 @@ from vramkit.integrations._frameworks import imported
 from vramkit.report.units import bytes_text
 from vramkit.weights.backward import Backward
 from vramkit.weights.budget import parse_budget
+from vramkit.weights.experts import ExpertCache
 from vramkit.weights.group_on_card import GroupOnCard
 from vramkit.weights.hooks import ModelHooks, PartHooks
 from vramkit.weights.layout import ALIGNMENT, BudgetError
@@ -24,6 +25,8 @@ from vramkit.weights.planner.result import Prediction
 from vramkit.weights.progress import Progress
 from vramkit.weights.progress import shown as shown_progress
 from vramkit.weights.report import OffloadReport, make_report
+from vramkit.weights.routed_group import ExpertHooks, RoutedGroup
+from vramkit.weights.routing import Routing, expert_layers, plan_routing
 from vramkit.weights.schedule import Policy
 from vramkit.weights.store import Kept, PackedStore, Source, Store
 from vramkit.weights.torch_memory import TorchMemory, torch_memory
@@ -48,6 +51,7 @@ def offload(
     whole: Collection[str] = (),
     source: Source | None = None,
     packing: Literal["off", "bf16-12"] = "off",
+    experts: Literal["whole", "routed"] = "whole",
     progress: Progress | None = None,
 ) -> Offload:
     """Run a torch.nn.Module with its weights in host memory and `budget` of the card.
@@ -61,8 +65,10 @@ def offload(
     weights from `source`: a safetensors checkpoint (a folder, a file or an index), read straight
     into pinned memory, or a function that is given the model and loads it in place.
     `packing="bf16-12"` sends bf16 weights in 12 bits, without loss; the weights then stay in
-    ordinary host memory too. `progress(done, total)` is called in bytes while weights are laid out;
-    without it, a terminal shows a bar for models of 1 GiB and more.
+    ordinary host memory too. `experts="routed"` copies only those experts of a layer that its
+    router has chosen, and keeps recently used ones on the card: the host waits for each layer's
+    routing. `progress(done, total)` is called in bytes while weights are laid out; without it, a
+    terminal shows a bar for models of 1 GiB and more.
 
     Inference runs under torch.no_grad() or torch.inference_mode(). To train adapters, freeze the
     other weights before this call: what is trained stays on the card, and backward streams the
@@ -78,6 +84,7 @@ def offload(
         whole=whole,
         source=source,
         packing=packing,
+        experts=experts,
         progress=progress,
     )
 
@@ -99,6 +106,7 @@ class Offload:
         whole: Collection[str],
         source: Source | None,
         packing: Literal["off", "bf16-12"],
+        experts: Literal["whole", "routed"],
         progress: Progress | None,
     ) -> None:
         torch = imported("torch", "torch")
@@ -109,10 +117,24 @@ class Offload:
                 "packing and source cannot be used together: the weights must be in host memory "
                 "to be packed; load the model first"
             )
+        if experts not in ("whole", "routed"):
+            raise ValueError(f"experts is {experts!r}; it may be 'whole' or 'routed'")
+        if packing != "off" and experts == "routed":
+            raise ValueError(
+                'packing and experts="routed" cannot be used together: single experts are not '
+                "packed; choose one of them"
+            )
         self._torch, self.model = torch, model
         self.device = _chosen_device(device)
         small = integer(keep_below, "keep_below")
-        parsed = analyse(torch, model, small=small, whole=whole, meta=source is not None)
+        parsed = analyse(
+            torch,
+            model,
+            small=small,
+            whole=whole,
+            meta=source is not None,
+            routed=experts == "routed",
+        )
         _refuse_second(model)
         self.budget = parse_budget(budget, self.device.memory_info().total)
         kept = sum(-(-weight.nbytes // ALIGNMENT) * ALIGNMENT for weight in parsed.kept)
@@ -131,8 +153,11 @@ class Offload:
             _require_meta(parsed)
         self.kept_bytes, self._ring = kept, ring
         # The first parameter tells other libraries on which device a model is.
+        routing = Routing(0, 0)
+        if experts == "routed":
+            routing = plan_routing(parsed, self.budget - kept, self.device.granularity)
         settings: dict[str, Any] = {
-            "budget": self.budget - kept,
+            "budget": self.budget - kept - routing.device_bytes,
             "ring": ring,
             "policy": policy,
             "prefer": [0, *_used_together(parsed)],
@@ -150,19 +175,25 @@ class Offload:
             self._plan(parsed, settings)  # before anything is moved
             with shown_progress(self._store.nbytes, progress) as told:
                 self._store.fill(source, told)
+            timing = self.device.driver.sim is None
             self.manager = WeightManager(
                 self.device,
-                parsed.groups,
-                self._store.addresses,
-                timing=self.device.driver.sim is None,
+                parsed.groups[: parsed.scheduled],
+                self._store.addresses[: parsed.scheduled],
+                timing=timing,
                 **settings,
             )
             undo.callback(self.manager.close)
+            self.experts: ExpertCache | None = None
+            if parsed.experts:
+                layers = expert_layers(parsed, self._store.addresses)
+                self.experts = ExpertCache(self.device, layers, routing.slots, timing=timing)
+                undo.callback(self.experts.close)
             self._kept = Kept(parsed.kept, self._memory.device)
             undo.callback(self._kept.restore)
             self._groups = [
                 GroupOnCard(self.manager, number, self._store, self._memory, parsed.weights[number])
-                for number in range(len(parsed.groups))
+                for number in range(parsed.scheduled)
             ]
             for group in self._groups:
                 undo.callback(group.restore)
@@ -176,17 +207,42 @@ class Offload:
                 PartHooks(torch, part, [self._groups[number] for number in part.groups], backward)
                 for part in parsed.parts
             ]
+            parts += self._expert_hooks(parsed, backward, undo)
             for part in parts:
                 undo.enter_context(part)
             undo.enter_context(
-                ModelHooks(torch, model, self.manager, self._memory.device, backward, parts)
+                ModelHooks(torch, model, self._begin_pass, self._memory.device, backward, parts)
             )
-            self._link = _link_rate(self.manager, self._store)
+            self._link = self._link_rate()
             self._undo = undo.pop_all()
+
+    def _expert_hooks(
+        self, model: Model, backward: Backward, undo: ExitStack
+    ) -> Iterator[PartHooks]:
+        for layer, experts in enumerate(model.experts):
+            number = model.scheduled + layer
+            assert self.experts is not None and isinstance(self._store, Store)
+            group = RoutedGroup(
+                self.experts,
+                layer,
+                model.groups[number].nbytes,
+                number,
+                self._store,
+                self._memory,
+                model.weights[number],
+            )
+            undo.callback(group.restore)
+            yield ExpertHooks(self._torch, experts, group, backward, self.experts)
+
+    def _begin_pass(self) -> None:
+        self.manager.begin_pass()
+        if self.experts is not None:
+            self.experts.begin_pass()
 
     def _plan(self, model: Model, settings: dict[str, Any]) -> None:
         """Raises BudgetError."""
-        layout = plan_schedule(self.device, model.groups, **settings).layout
+        groups = model.groups[: model.scheduled]
+        layout = plan_schedule(self.device, groups, **settings).layout
         for part in model.parts:
             for one, other in combinations(part.groups, 2):
                 if layout.share_bytes(one, other):
@@ -211,6 +267,7 @@ class Offload:
             link_bytes_per_s=self._link,
             last=self.manager.last_pass() if timed else None,
             counts=self.stats(),
+            experts=self.experts,
         )
 
     def predict(
@@ -220,6 +277,13 @@ class Offload:
 
         The compute time of each group is that of the last pass, or `seconds`. Takes a second or
         two: the engine runs on the simulated GPU, in a process of its own."""
+        if self.experts is not None:
+            raise ValueError(
+                'with experts="routed" a pass depends on what the tokens choose, which nobody can '
+                "predict; report() says what the last pass took"
+            )
+        if self.manager.staging_bytes:
+            raise ValueError("the planner knows no packed weights: predict() needs packing='off'")
         layout = self.manager.layout
         if seconds is None:
             timed = self.device.driver.sim is None and not self.closed
@@ -245,6 +309,23 @@ class Offload:
         """Copies and misses so far."""
         return self.manager.stats()
 
+    def _link_rate(self) -> float | None:
+        """Bytes a second from pinned memory to where weights go, which holds none yet. A few ms."""
+        device, to, room = self.device, self.manager.ring_address, self.manager.layout.ring_bytes
+        if not room and self.experts is not None:
+            to, room = self.experts.place, self.experts.place_bytes
+        nbytes = min(room, self._store.nbytes, LINK_SAMPLE)
+        if device.driver.sim is not None or nbytes == 0:
+            return None
+        target, slab = Span(to, nbytes, "device"), Span(self._store.addresses[0], nbytes, "host")
+        with device.stream() as stream, device.event() as begin, device.event() as end:
+            device.copy(target, slab, stream=stream)  # warms up
+            begin.record(stream)
+            device.copy(target, slab, stream=stream)
+            end.record(stream)
+            end.synchronize()
+            return nbytes / end.elapsed_since(begin)
+
     @property
     def closed(self) -> bool:
         return self.manager.closed
@@ -265,25 +346,6 @@ class Offload:
     def __repr__(self) -> str:
         state = "closed" if self.closed else bytes_text(self.budget)
         return f"<Offload of a {type(self.model).__name__}, {state}>"
-
-
-def _link_rate(manager: WeightManager, store: Store | PackedStore) -> float | None:
-    """Bytes a second from pinned memory to the ring, which holds no weights yet. A few ms."""
-    device = manager.device
-    nbytes = min(manager.layout.ring_bytes, store.nbytes, LINK_SAMPLE)
-    if device.driver.sim is not None or nbytes == 0:
-        return None
-    ring, slab = (
-        Span(manager.ring_address, nbytes, "device"),
-        Span(store.addresses[0], nbytes, "host"),
-    )
-    with device.stream() as stream, device.event() as begin, device.event() as end:
-        device.copy(ring, slab, stream=stream)  # warms up
-        begin.record(stream)
-        device.copy(ring, slab, stream=stream)
-        end.record(stream)
-        end.synchronize()
-        return nbytes / end.elapsed_since(begin)
 
 
 def _chosen_device(device: Device | int | None) -> Device:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from vramkit.report.units import bytes_text, count_text, percent_text, rate_text, time_text
+from vramkit.weights.experts import ExpertCache, ExpertStats
 from vramkit.weights.layout import Layout
 from vramkit.weights.manager import WeightStats
 from vramkit.weights.timing import MeasuredPass
@@ -20,6 +21,26 @@ class Wait(msgspec.Struct, frozen=True):
 
     group: str
     seconds: float
+
+
+class ExpertUse(msgspec.Struct, frozen=True):
+    """Routed experts: their memory, counts since the start, and bytes of the last pass."""
+
+    place_bytes: int
+    slots: int
+    slot_bytes: int
+    copied_bytes: int
+    waited_s: float | None
+    counts: ExpertStats
+
+    def __str__(self) -> str:
+        chosen = self.counts.hits + self.counts.misses
+        hits = percent_text(self.counts.hits / chosen) if chosen else "none"
+        return (
+            f"place of {bytes_text(self.place_bytes)}, {self.slots} slots of "
+            f"{bytes_text(self.slot_bytes)}; {hits} of those chosen were on the card; the host "
+            f"waited for {count_text(self.counts.reads, 'routing', 'routings')}"
+        )
 
 
 class OffloadReport(msgspec.Struct, frozen=True):
@@ -41,6 +62,7 @@ class OffloadReport(msgspec.Struct, frozen=True):
     computed_s: float | None
     waits: tuple[Wait, ...]
     counts: WeightStats
+    experts: ExpertUse | None = None
 
     @property
     def link_s(self) -> float | None:
@@ -58,13 +80,17 @@ class OffloadReport(msgspec.Struct, frozen=True):
     @property
     def verdict(self) -> str:
         """What limits a pass, in one line."""
-        if not self.streamed_bytes:
+        if not self.streamed_bytes and self.experts is None:
             return "all weights are resident: nothing is streamed"
         if self.pass_s is None or self.bound_s is None or self.link_s is None:
             return f"{bytes_text(self.streamed_bytes)} are streamed in a pass; none was timed yet"
         rate = self.sent_bytes / self.pass_s
         assert self.link_bytes_per_s is not None and self.computed_s is not None
         over = f"{self.pass_s / self.bound_s:.3f} of the bound"
+        if self.experts is not None and self.experts.waited_s:
+            part = percent_text(self.experts.waited_s / self.pass_s)
+            copied = bytes_text(self.experts.copied_bytes)
+            return f"copies of {copied} of chosen experts took {part} of the pass; {over}"
         if self.pass_s > NEAR * self.bound_s:
             return (
                 f"{over}: the streams waited {time_text(sum(w.seconds for w in self.waits))} for "
@@ -89,6 +115,8 @@ class OffloadReport(msgspec.Struct, frozen=True):
              + (f", packed to {bytes_text(self.sent_bytes)}"
                 if self.sent_bytes < self.streamed_bytes else "")),
         ]  # fmt: skip
+        if self.experts is not None:
+            rows.append(("experts", str(self.experts)))
         if self.link_bytes_per_s is not None and self.link_s is not None:
             rows.append(("link", f"{rate_text(self.link_bytes_per_s)}: {time_text(self.link_s)}"))
         if self.pass_s is not None and self.computed_s is not None:
@@ -119,11 +147,18 @@ def make_report(
     link_bytes_per_s: float | None,
     last: MeasuredPass | None,
     counts: WeightStats,
+    experts: ExpertCache | None = None,
 ) -> OffloadReport:
     waits: tuple[Wait, ...] = ()
+    waited = 0.0
     if last is not None:
         found = [Wait(str(layout.groups[each.group]), each.waited) for each in last.groups]
         waits = tuple(sorted((w for w in found if w.seconds > 0), key=lambda w: -w.seconds))
+        waited = last.waited
+    routed = None if experts is None else _expert_use(experts)
+    if routed is not None:
+        waited += routed.waited_s or 0
+        sent_bytes += routed.copied_bytes
     return OffloadReport(
         device=device,
         budget=budget,
@@ -131,12 +166,25 @@ def make_report(
         ring_bytes=layout.ring_bytes,
         kept_bytes=kept_bytes,
         host_bytes=host_bytes,
-        streamed_bytes=layout.streamed_bytes,
+        streamed_bytes=layout.streamed_bytes + (routed.copied_bytes if routed else 0),
         sent_bytes=sent_bytes,
         staging_bytes=staging_bytes,
         link_bytes_per_s=link_bytes_per_s,
         pass_s=None if last is None else last.seconds,
-        computed_s=None if last is None else last.seconds - last.waited,
+        computed_s=None if last is None else last.seconds - waited,
         waits=waits,
         counts=counts,
+        experts=routed,
+    )
+
+
+def _expert_use(experts: ExpertCache) -> ExpertUse:
+    last = None if experts.closed else experts.last_pass()
+    return ExpertUse(
+        place_bytes=experts.place_bytes,
+        slots=experts.slots,
+        slot_bytes=experts.slot_bytes,
+        copied_bytes=experts.last_copied,
+        waited_s=None if last is None else last.waited,
+        counts=experts.stats(),
     )
