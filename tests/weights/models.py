@@ -24,9 +24,9 @@ def _tokens() -> Any:
     return torch.randint(3, 100, (2, 7))
 
 
-def _language(kind: str, config: str, **settings: Any) -> Callable[[], Example]:
-    def make() -> Example:
-        chosen = getattr(transformers, config)(vocab_size=100, **settings)
+def _language(kind: str, config: str, **settings: Any) -> Callable[..., Example]:
+    def make(**more: Any) -> Example:
+        chosen = getattr(transformers, config)(vocab_size=100, **{**settings, **more})
         model = getattr(transformers, kind)(chosen)
         model.generation_config.pad_token_id = 0
         model.generation_config.eos_token_id = None
@@ -66,7 +66,7 @@ _LLAMA = {
     "num_key_value_heads": 2,
 }
 
-FAMILIES: dict[str, Callable[[], Example]] = {
+FAMILIES: dict[str, Callable[..., Example]] = {
     "llama": _language("LlamaForCausalLM", "LlamaConfig", **_LLAMA),
     "gpt2": _language("GPT2LMHeadModel", "GPT2Config", n_embd=128, n_layer=6, n_head=4),
     "opt": _language(
@@ -86,9 +86,9 @@ FAMILIES: dict[str, Callable[[], Example]] = {
 }
 
 
-def example(family: str) -> Example:
+def example(family: str, **settings: Any) -> Example:
     torch.manual_seed(0)
-    made = FAMILIES[family]()
+    made = FAMILIES[family](**settings)
     made.model.eval()
     return made
 

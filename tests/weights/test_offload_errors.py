@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -163,3 +163,15 @@ def test_too_little_host_memory_is_said_before_anything_moves(
     with pytest.raises(MemoryError, match="no room for a slab of"):
         small(model, "3MiB")
     assert data == [tensor.data_ptr() for tensor in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    "given", [{"ring": 2 * MIB}, {"policy": "history"}, {"packing": "bf16-12"}], ids=str
+)
+def test_a_setting_without_effect_is_an_error(driver: Driver, given: dict[str, Any]) -> None:
+    model = example("llama").model
+    before = picture(model)
+    (name,) = given
+    with pytest.raises(ValueError, match=f"{name} has no effect: all weights fit into the budget"):
+        offload(model, "1GiB", keep_below=4096, **given)
+    assert_same(before, picture(model))

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from vramkit.host.available import HostMemoryError
+
 from .models import FAMILIES, example, stack, torch
 from .offloads import MIB, assert_same, picture, small
 
@@ -51,7 +53,7 @@ def test_weights_that_are_not_bf16_travel_as_they_are(driver: Driver) -> None:
 
 def test_what_packing_does_not_go_with(driver: Driver) -> None:
     model = stack(*[800] * 8, dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match="packing is 'zip'; it may be 'off' or 'bf16-12'"):
+    with pytest.raises(ValueError, match="packing is 'zip'; it may be 'off', 'bf16-12' or 'auto'"):
         small(model, "4MiB", packing="zip")
     with torch.device("meta"):
         empty = torch.nn.Sequential(*[torch.nn.Linear(800, 800) for _ in range(7)])
@@ -61,3 +63,32 @@ def test_what_packing_does_not_go_with(driver: Driver) -> None:
         model[3].weight.mul_(2)
         with pytest.raises(RuntimeError, match=r"3.weight was written after it was packed"):
             model(torch.randn(2, 800).to(torch.bfloat16))
+
+
+def test_auto_packs_where_it_pays(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(2, 800, dtype=torch.bfloat16)
+    model = stack(*[800] * 8, dtype=torch.bfloat16)
+    expected = model(x)
+
+    def staging(budget: str, of: object = model, **settings: object) -> int:
+        with small(of, budget, packing="auto", **settings) as o:
+            if of is model:
+                assert torch.equal(model(x), expected)
+            return o.report().staging_bytes
+
+    assert staging("6MiB") > 0
+    assert staging("64MiB", ring=None) == 0  # all of it is resident
+    assert staging("3.9MiB") == 0  # no room for packed chunks under way
+    assert staging("3MiB", stack(*[400] * 8)) == 0  # not bf16
+    for parameter in model.parameters():  # every bit pattern: nothing to save
+        patterns = torch.randint(-(1 << 15), 1 << 15, parameter.shape, dtype=torch.int16)
+        parameter.copy_(patterns.view(torch.bfloat16))
+    with small(model, "6MiB", packing="auto") as o:
+        assert o.report().staging_bytes == 0
+    model = stack(*[800] * 8, dtype=torch.bfloat16)
+
+    def none_left(nbytes: int, what: str) -> None:
+        raise HostMemoryError(what)
+
+    monkeypatch.setattr("vramkit.weights.store.require", none_left)
+    assert staging("6MiB", stack(*[800] * 8, dtype=torch.bfloat16)) == 0

@@ -145,7 +145,8 @@ def test_buffers_that_forward_writes_stay_on_the_card(driver: Driver) -> None:
     )
     other.load_state_dict(model.state_dict())
     x = torch.randn(8, 300)
-    with small(model, keep_below=8192):
+    with small(model, "3.9MiB", keep_below=8192) as o:
+        assert o.report().streamed_bytes > 0
         for _ in range(2):
             assert torch.equal(model(x), other(x))
     for name, tensor in other.state_dict().items():

@@ -17,7 +17,7 @@ from vramkit.weights.budget import parse_budget
 from vramkit.weights.experts import ExpertCache
 from vramkit.weights.group_on_card import GroupOnCard
 from vramkit.weights.hooks import ModelHooks, PartHooks
-from vramkit.weights.layout import ALIGNMENT, BudgetError
+from vramkit.weights.layout import ALIGNMENT, BudgetError, Layout
 from vramkit.weights.manager import WeightManager, WeightStats, plan_schedule
 from vramkit.weights.model import SMALL, Model, analyse
 from vramkit.weights.planner.planning import plan
@@ -28,7 +28,7 @@ from vramkit.weights.report import OffloadReport, make_report
 from vramkit.weights.routed_group import ExpertHooks, RoutedGroup
 from vramkit.weights.routing import Routing, expert_layers, plan_routing
 from vramkit.weights.schedule import Policy
-from vramkit.weights.store import Kept, PackedStore, Source, Store
+from vramkit.weights.store import Kept, PackedStore, Source, Store, packed_if_it_pays
 from vramkit.weights.torch_memory import TorchMemory, torch_memory
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def offload(
     keep_below: int = SMALL,
     whole: Collection[str] = (),
     source: Source | None = None,
-    packing: Literal["off", "bf16-12"] = "off",
+    packing: Literal["off", "bf16-12", "auto"] = "off",
     experts: Literal["whole", "routed"] = "whole",
     progress: Progress | None = None,
 ) -> Offload:
@@ -65,7 +65,8 @@ def offload(
     weights from `source`: a safetensors checkpoint (a folder, a file or an index), read straight
     into pinned memory, or a function that is given the model and loads it in place.
     `packing="bf16-12"` sends bf16 weights in 12 bits, without loss; the weights then stay in
-    ordinary host memory too. `experts="routed"` copies only those experts of a layer that its
+    ordinary host memory too. `packing="auto"` does so where weights are streamed, shrink, and host
+    memory holds both. `experts="routed"` copies only those experts of a layer that its
     router has chosen, and keeps recently used ones on the card: the host waits for each layer's
     routing. `progress(done, total)` is called in bytes while weights are laid out; without it, a
     terminal shows a bar for models of 1 GiB and more.
@@ -105,21 +106,21 @@ class Offload:
         keep_below: int,
         whole: Collection[str],
         source: Source | None,
-        packing: Literal["off", "bf16-12"],
+        packing: Literal["off", "bf16-12", "auto"],
         experts: Literal["whole", "routed"],
         progress: Progress | None,
     ) -> None:
         torch = imported("torch", "torch")
-        if packing not in ("off", "bf16-12"):
-            raise ValueError(f"packing is {packing!r}; it may be 'off' or 'bf16-12'")
-        if packing != "off" and source is not None:
+        if packing not in ("off", "bf16-12", "auto"):
+            raise ValueError(f"packing is {packing!r}; it may be 'off', 'bf16-12' or 'auto'")
+        if packing == "bf16-12" and source is not None:
             raise ValueError(
                 "packing and source cannot be used together: the weights must be in host memory "
                 "to be packed; load the model first"
             )
         if experts not in ("whole", "routed"):
             raise ValueError(f"experts is {experts!r}; it may be 'whole' or 'routed'")
-        if packing != "off" and experts == "routed":
+        if packing == "bf16-12" and experts == "routed":
             raise ValueError(
                 'packing and experts="routed" cannot be used together: single experts are not '
                 "packed; choose one of them"
@@ -162,14 +163,20 @@ class Offload:
             "policy": policy,
             "prefer": [0, *_used_together(parsed)],
         }
-        self._plan(parsed, settings)  # before anything is mapped
+        layout = self._plan(parsed, settings)  # before anything is mapped
+        if not layout.streamed_bytes and experts == "whole":
+            given = {"ring": ring is not None, "policy": policy != "auto"}
+            given["packing"] = packing == "bf16-12"
+            for name in (name for name, is_given in given.items() if is_given):
+                raise ValueError(f"{name} has no effect: all weights fit into the budget")
+        if packing == "auto" and (source or experts == "routed" or not layout.streamed_bytes):
+            packing = "off"
         # Parameters would become inference tensors, which cannot be trained later.
         with torch.inference_mode(False), torch.no_grad(), ExitStack() as undo:
             _leave_inference(torch, parsed)
             self._memory: TorchMemory = torch_memory(torch, self.device)
             undo.callback(self._memory.close)
-            kind = Store if packing == "off" else PackedStore
-            self._store: Store | PackedStore = kind(torch, self.device, parsed)
+            self._store = self._make_store(parsed, packing, settings)
             undo.callback(self._store.close)
             settings["packings"] = self._store.packings
             self._plan(parsed, settings)  # before anything is moved
@@ -239,7 +246,23 @@ class Offload:
         if self.experts is not None:
             self.experts.begin_pass()
 
-    def _plan(self, model: Model, settings: dict[str, Any]) -> None:
+    def _make_store(
+        self, model: Model, packing: str, settings: dict[str, Any]
+    ) -> Store | PackedStore:
+        if packing == "bf16-12":
+            return PackedStore(self._torch, self.device, model)
+        if packing == "auto":
+            packed = packed_if_it_pays(self._torch, self.device, model)
+            if packed is not None:
+                try:
+                    self._plan(model, settings | {"packings": packed.packings})
+                except BudgetError:  # no room for the staging
+                    packed.close()
+                else:
+                    return packed
+        return Store(self._torch, self.device, model)
+
+    def _plan(self, model: Model, settings: dict[str, Any]) -> Layout:
         """Raises BudgetError."""
         groups = model.groups[: model.scheduled]
         layout = plan_schedule(self.device, groups, **settings).layout
@@ -251,6 +274,7 @@ class Offload:
                         f"{model.groups[other]} at once, and the ring has no room for both; "
                         "a larger budget, or a larger ring, has"
                     )
+        return layout
 
     def report(self) -> OffloadReport:
         """Memory, bound, the last pass and what would help. Waits for the work of that pass; call

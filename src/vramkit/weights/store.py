@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
+from vramkit.host.available import HostMemoryError, require
 from vramkit.weights.checkpoint import Checkpoint, Reading, read_all
 from vramkit.weights.model import Model, Weight
 from vramkit.weights.packing import Packing
@@ -267,6 +268,32 @@ class PackedStore(_InSlab):
     def view(self, number: int, weight: Weight) -> Any:
         """The host tensor of a weight."""
         return weight.tensor.data
+
+
+PAYS = 0.9
+"""Packed weights of at most this part of their bytes are worth a second copy in host memory."""
+
+
+def packed_if_it_pays(torch: Any, device: Device, model: Model) -> PackedStore | None:
+    """None where packing saves too little, or host memory does not hold the packed weights too."""
+    total = sum(group.nbytes for group in model.groups)
+    low = sum(
+        weight.nbytes
+        for weights in model.weights
+        for weight in weights
+        if weight.tensor.dtype is torch.bfloat16
+    )
+    if 2 * low < total:
+        return None
+    try:
+        require(int(PAYS * total), "packed weights beside the weights")
+        packed = PackedStore(torch, device, model)
+    except HostMemoryError:
+        return None
+    if packed.nbytes <= PAYS * total:
+        return packed
+    packed.close()
+    return None
 
 
 def _return_home(torch: Any, homes: list[tuple[Any, Any]]) -> None:
