@@ -219,22 +219,10 @@ class Bench:
                     layout = o.manager.layout
                     row.details["device_bytes"] = layout.device_bytes
                     row.details["sent_bytes"] = o.manager.sent_bytes
-                    if settings.get("packing", "off") == "off":
-                        self.predict(row, o, statistics.median(values))
                     return self.judge(row, values, compute[name], layout.streamed_bytes)
 
                 self.row(f"{title}, {name}", "vramkit", run)
             print(o.report(), flush=True)
-
-    def predict(self, row: Row, offloaded: Any, measured_ms: float) -> None:
-        """What the planner says of this pass, with the compute times of its parts."""
-        if self.torch_device != "cuda":
-            return  # nothing was timed
-        predicted = offloaded.predict().pass_s * 1e3
-        row.details |= {
-            "predicted_ms": predicted,
-            "predicted_over_measured": predicted / measured_ms,
-        }
 
     # A mixture of experts
 
