@@ -151,6 +151,30 @@ def test_host_memory_never_holds_the_weights_twice(driver: Driver) -> None:
     assert most < 0.25 * weights  # one layer is a sixteenth
 
 
+def test_a_second_offload_uses_the_memory_of_the_first(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = stack(*[400] * 8)
+    x = torch.randn(2, 400)
+    expected = model(x)
+    with small(model, "3MiB"):
+        pass
+    data = [tensor.data_ptr() for tensor in model.parameters()]
+    needed: list[int] = []
+    monkeypatch.setattr("vramkit.weights.slab.require", lambda nbytes, what: needed.append(nbytes))
+    with small(model, "3.5MiB"):
+        assert torch.equal(model(x), expected)
+    assert data == [tensor.data_ptr() for tensor in model.parameters()]
+    assert not needed
+    # Other groups: the old memory goes as a whole, so there must be room for both.
+    with small(model, "3MiB", keep_below=1):
+        assert torch.equal(model(x), expected)
+    with small(model[:5], "3MiB"):
+        assert torch.equal(model(x), expected)
+    assert needed[-1] > 5 * 400 * 400 * 4
+    assert torch.equal(model(x), expected)
+
+
 def test_too_little_host_memory_is_said_before_anything_moves(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from contextlib import suppress
 from typing import Self
+from weakref import WeakValueDictionary
 
 from vramkit import _core
 from vramkit.driver.device import Device
@@ -29,11 +30,20 @@ class _SlabRange(_core.HostRange):
 
     def __init__(self, pages: HostPages, nbytes: int) -> None:
         super().__init__(pages.address, nbytes)
+        self.pages, self.nbytes = pages, nbytes
         self._held = pages.hold()
 
     def let_go(self) -> None:
         """Ends this even if the traceback of an error still refers to the range."""
         self._held.release()
+
+
+_ranges: WeakValueDictionary[int, _SlabRange] = WeakValueDictionary()  # of slabs, by address
+
+
+def is_in_slab(address: int) -> bool:
+    """Whether this is memory of a slab, which goes only as a whole."""
+    return any(start <= address < start + each.nbytes for start, each in _ranges.items())
 
 
 class Slab(HostMemory):
@@ -95,15 +105,29 @@ class Slab(HostMemory):
         slab._map(device, nbytes, integer(released, "released"))
         return slab
 
+    @classmethod
+    def again(cls, device: Device, address: int, nbytes: int) -> Self | None:
+        """The memory of an earlier slab that views still use, unpinned. None: there is no such."""
+        known = _ranges.get(address)
+        if known is None or known.nbytes != nbytes:
+            return None
+        slab = cls.__new__(cls)
+        slab._use(device, known)
+        return slab
+
     def _map(self, device: Device, nbytes: int, released: int) -> None:
         if not isinstance(device, Device):
             raise TypeError(f"device is {shown(device)}; it may be a Device of vramkit.driver")
         nbytes = integer(nbytes, "nbytes", 1, MOST)
         require(nbytes - released, f"a slab of {bytes_text(nbytes)}")
-        pages = HostPages(nbytes)
-        self._pages = pages
-        super().__init__(device, pages.address, nbytes)
-        self._range = _SlabRange(pages, nbytes)
+        memory = _SlabRange(HostPages(nbytes), nbytes)
+        self._use(device, memory)
+        _ranges[memory.pages.address] = memory
+
+    def _use(self, device: Device, memory: _SlabRange) -> None:
+        self._pages = memory.pages
+        super().__init__(device, memory.pages.address, memory.nbytes)
+        self._range = memory
 
     @property
     def pinned(self) -> bool:

@@ -14,7 +14,7 @@ from vramkit.weights.model import Model, Weight
 from vramkit.weights.packing import Packing
 from vramkit.weights.progress import Progress
 from vramkit.weights.safetensors import ModelError
-from vramkit.weights.slab import Slab
+from vramkit.weights.slab import Slab, is_in_slab
 
 if TYPE_CHECKING:
     from vramkit.driver import Device
@@ -60,17 +60,32 @@ class Store(_InSlab):
         for group in model.groups:
             self._offsets.append(total)
             total += group.nbytes
-        in_host = sum(
-            weight.nbytes
-            for weights in model.weights
-            for weight in weights
-            if weight.tensor.device.type == "cpu"
-        )
-        self._slab = Slab.unpinned(device, total, released=min(in_host, total))
+        known = self._earlier_slab(device, total)
+        self._slab = known or Slab.unpinned(device, total, released=min(self._released(), total))
         self._bytes = torch.frombuffer(self._slab.view(), dtype=torch.uint8)
         self._homes = []
         self._were_meta: list[Weight] = []
         self.packings: list[Packing | None] = []
+
+    def _earlier_slab(self, device: Device, nbytes: int) -> Slab | None:
+        """The slab in which an earlier Offload left the weights: there must not be a second one."""
+        begins = {
+            weight.tensor.data_ptr() - weight.offset - offset
+            for weights, offset in zip(self._model.weights, self._offsets, strict=True)
+            for weight in weights
+            if weight.tensor.device.type == "cpu"
+        }
+        on_host = all(w.tensor.device.type == "cpu" for ws in self._model.weights for w in ws)
+        return Slab.again(device, begins.pop(), nbytes) if on_host and len(begins) == 1 else None
+
+    def _released(self) -> int:
+        """Bytes of weights that are freed one by one as they move."""
+        return sum(
+            weight.nbytes
+            for weights in self._model.weights
+            for weight in weights
+            if weight.tensor.device.type == "cpu" and not is_in_slab(weight.tensor.data_ptr())
+        )
 
     def fill(self, source: Source | None, progress: Progress | None) -> None:
         """Moves the weights here, and pins them. Raises what the source raises."""
@@ -95,8 +110,9 @@ class Store(_InSlab):
             for weight in weights:
                 tensor = weight.tensor
                 view = self.view(number, weight)
-                with self._torch.no_grad():
-                    view.copy_(tensor.detach())
+                if view.data_ptr() != tensor.data_ptr():  # else it is there from an earlier time
+                    with self._torch.no_grad():
+                        view.copy_(tensor.detach())
                 if tensor.device.type != "cpu":
                     self._homes.append((tensor, tensor.device))
                 tensor.data = view
