@@ -7,11 +7,17 @@ import transformers
 
 LAYERS = 12
 HIDDEN = 8192
+TOKENS = {"one token": 1, "prefill 4096": 4096, "prefill 16384": 16384}
+MIB = 1 << 20
 
 
 def build(hidden: int = HIDDEN, *, device: str = "cuda", layers: int = LAYERS) -> Any:
     """In host memory, bf16, with random values that were made on the device, which is faster."""
-    config = transformers.LlamaConfig(
+    return _with_values(llama(hidden, layers), device)
+
+
+def llama(hidden: int = HIDDEN, layers: int = LAYERS) -> Any:
+    return transformers.LlamaConfig(
         hidden_size=hidden,
         intermediate_size=hidden * 7 // 2,
         num_hidden_layers=layers,
@@ -21,7 +27,22 @@ def build(hidden: int = HIDDEN, *, device: str = "cuda", layers: int = LAYERS) -
         max_position_embeddings=32768,
         attn_implementation="sdpa",
     )
-    return _with_values(config, device)
+
+
+def budgets(nbytes: int) -> tuple[int, dict[str, int]]:
+    """The ring of two layers, and budgets of the card with which the model is streamed."""
+    layer = nbytes // LAYERS
+    ring = 2 * layer + 8 * MIB
+    found = {"ring of 2 layers": ring}
+    found |= {f"{n} layers streamed": ring + (LAYERS - n) * layer + 8 * MIB for n in (11, 7, 5)}
+    found["budget of half the model"] = nbytes // 2
+    return ring, found
+
+
+def empty(config: Any) -> Any:
+    """Without memory."""
+    with torch.device("meta"):
+        return transformers.AutoModel.from_config(config, dtype=torch.bfloat16)
 
 
 def build_mixture(hidden: int = HIDDEN // 2, *, device: str = "cuda", layers: int = 8) -> Any:
@@ -45,8 +66,7 @@ def build_mixture(hidden: int = HIDDEN // 2, *, device: str = "cuda", layers: in
 
 
 def _with_values(config: Any, device: str) -> Any:
-    with torch.device("meta"):
-        model = transformers.AutoModel.from_config(config, dtype=torch.bfloat16)
+    model = empty(config)
     rotary = type(model.rotary_emb)(config)  # its buffers are computed, not loaded
     model.to_empty(device="cpu")
     model.rotary_emb = rotary

@@ -23,14 +23,13 @@ import programs
 import torch
 import weight_models
 from rows import Row
+from weight_models import MIB, TOKENS
 
 import vramkit
 from vramkit.weights import Group, WeightManager
 from vramkit.weights.passes import run_passes
 
 DEFAULT_OUTPUT = programs.RESULTS / "weight_streaming_h200.json"
-TOKENS = {"one token": 1, "prefill 4096": 4096, "prefill 16384": 16384}
-MIB = 1 << 20
 ENGINE_LAYER = 1_711_304_704
 
 
@@ -141,13 +140,12 @@ class Bench:
         hidden = self.options.hidden
         model = weight_models.build(hidden, device=self.torch_device)
         nbytes = sum(tensor.nbytes for tensor in model.parameters())
-        layer = nbytes // weight_models.LAYERS
         arguments = {
             name: weight_models.inputs(tokens, hidden, device=self.torch_device)
             for name, tokens in TOKENS.items()
         }
         resident, compute = self.resident(model, arguments)
-        self.offloaded(model, arguments, resident, compute, nbytes, layer)
+        self.offloaded(model, arguments, resident, compute, nbytes)
         for peer in (accelerate_offload, diffusers_offload):
             self.peer(model, arguments, resident, peer)
 
@@ -178,12 +176,8 @@ class Bench:
         resident: dict[str, Any],
         compute: dict[str, float],
         nbytes: int,
-        layer: int,
     ) -> None:
-        ring = 2 * layer + 8 * MIB
-        budgets = {"ring of 2 layers": ring}
-        budgets |= {f"{n} layers streamed": ring + (12 - n) * layer + 8 * MIB for n in (11, 7, 5)}
-        budgets["budget of half the model"] = nbytes // 2
+        ring, budgets = weight_models.budgets(nbytes)
         budgets["packed, ring of 2 layers"] = ring + 256 * MIB
         for title, budget in budgets.items():
             packing = "bf16-12" if title.startswith("packed") else "off"
