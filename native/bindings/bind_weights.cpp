@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bindings/bind.h"
+#include "bindings/event.h"
 #include "bindings/invoke.h"
 #include "bindings/native_resource.h"
 #include "bindings/owner.h"
@@ -144,6 +145,21 @@ class StreamerEngine final : public NativeObject {
         }
         return result;
     }
+    void time_copies() {
+        attempt("last_pass",
+                [](Streamer& streamer, Failure& why) { return streamer.time_copies(why); });
+    }
+    std::vector<std::tuple<GroupIndex, double, double>> copy_times(const Event& since) {
+        std::vector<weights::CopyTime> times;
+        attempt("recorded_pass", [&](Streamer& streamer, Failure& why) {
+            return streamer.copy_times(since.handle(), times, why);
+        });
+        std::vector<std::tuple<GroupIndex, double, double>> result;
+        for (const weights::CopyTime& each : times) {
+            result.emplace_back(each.group, each.began, each.ended);
+        }
+        return result;
+    }
     std::pair<uint64_t, uint64_t> stream_ids() const {
         return {engine().stream_ids()[0], engine().stream_ids()[1]};
     }
@@ -228,6 +244,9 @@ void bind_weights(nb::module_& module) {
         .def("synchronize", &StreamerEngine::synchronize)
         .def("counters", &StreamerEngine::counters, nb::sig("def counters(self) -> dict[str, int]"))
         .def("log_copies", &StreamerEngine::log_copies, nb::arg("on"))
+        .def("time_copies", &StreamerEngine::time_copies)
+        .def("copy_times", &StreamerEngine::copy_times, nb::arg("since"),
+             "The last two copies of each group: group, and begin and end in seconds.")
         .def_prop_ro("stream_ids", &StreamerEngine::stream_ids);
     refuse_copies(engine);
     module.attr("STAGING_SLOTS") = 2 * weights::Unpacking::kSlots;

@@ -128,6 +128,10 @@ Streamer::~Streamer() {
     }
     for (const Group& group : groups_) {
         if (group.ready != nullptr) call_.cuEventDestroy_v2(group.ready);
+        for (const TimedCopy& copy : group.timed) {
+            if (copy.began != nullptr) call_.cuEventDestroy_v2(copy.began);
+            if (copy.ended != nullptr) call_.cuEventDestroy_v2(copy.ended);
+        }
         for (const Use& use : group.uses) call_.cuEventDestroy_v2(use.event);
     }
 }
@@ -279,6 +283,48 @@ std::vector<Copied> Streamer::log_copies(bool on) {
     return std::exchange(copied_, {});
 }
 
+bool Streamer::time_copies(Failure& why) {
+    const std::lock_guard guard(lock_);
+    const SlowPathScope scope(call_, context_);
+    for (Group& group : groups_) {
+        for (TimedCopy& copy : group.timed) {
+            for (CUevent* event : {&copy.began, &copy.ended}) {
+                if (*event == nullptr &&
+                    failed(call_.cuEventCreate(event, CU_EVENT_DEFAULT), "cuEventCreate", why)) {
+                    return false;
+                }
+            }
+        }
+    }
+    return true;
+}
+
+bool Streamer::copy_times(CUevent since, std::vector<CopyTime>& times, Failure& why) {
+    const std::lock_guard guard(lock_);
+    const SlowPathScope scope(call_, context_);
+    const auto seconds_until = [&](CUevent event, double& seconds) {
+        float milliseconds = 0;
+        if (failed(call_.cuEventSynchronize(event), "cuEventSynchronize", why) ||
+            failed(call_.cuEventElapsedTime(&milliseconds, since, event), "cuEventElapsedTime",
+                   why)) {
+            return false;
+        }
+        seconds = milliseconds * 1e-3;
+        return true;
+    };
+    for (GroupIndex index = 0; index < groups_.size(); ++index) {
+        for (const TimedCopy& copy : groups_[index].timed) {
+            if (!copy.done) continue;
+            CopyTime& time = times.emplace_back();
+            time.group = index;
+            if (!seconds_until(copy.began, time.began) || !seconds_until(copy.ended, time.ended)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 void Streamer::forget() {
     const std::lock_guard guard(lock_);
     forgotten_ = true;
@@ -290,6 +336,18 @@ bool Streamer::waits(Writer stream, CUevent event, Failure& why) {
 
 bool Streamer::records(CUevent event, Writer stream, Failure& why) {
     return !failed(call_.cuEventRecord(event, streams_[stream]), "cuEventRecord", why);
+}
+
+void Streamer::begins(Group& group, Writer stream) {
+    group.now_timed = 1 - group.now_timed;
+    TimedCopy& copy = group.timed[group.now_timed];
+    copy.done =
+        copy.ended != nullptr && call_.cuEventRecord(copy.began, streams_[stream]) == CUDA_SUCCESS;
+}
+
+void Streamer::ends(Group& group, Writer stream) {
+    TimedCopy& copy = group.timed[group.now_timed];
+    copy.done = copy.done && call_.cuEventRecord(copy.ended, streams_[stream]) == CUDA_SUCCESS;
 }
 
 bool Streamer::copies(CUdeviceptr to, const std::byte* from, std::uint64_t bytes, Writer stream,
@@ -346,6 +404,7 @@ bool Streamer::copy(GroupIndex index, CopyStream stream, Failure& why) {
         group.in_order = {true, true, true, true};
         return false;
     }
+    ends(group, writer);
     if (!copied) return false;
     group.valid = true;
     ++counters_.copies;
@@ -353,12 +412,13 @@ bool Streamer::copy(GroupIndex index, CopyStream stream, Failure& why) {
     return true;
 }
 
-bool Streamer::copy_plain(const Group& group, CopyStream stream, Failure& why) {
+bool Streamer::copy_plain(Group& group, CopyStream stream, Failure& why) {
     std::size_t overlap = 0;
     for (std::uint64_t done = 0; done < group.bytes; done += chunk_bytes_) {
         const std::uint64_t bytes = std::min(chunk_bytes_, group.bytes - done);
-        if (!come_behind_up_to(group, done + bytes, overlap, stream, why) ||
-            !copies(group.address + done, group.source + done, bytes, stream, why)) {
+        if (!come_behind_up_to(group, done + bytes, overlap, stream, why)) return false;
+        if (done == 0) begins(group, stream);
+        if (!copies(group.address + done, group.source + done, bytes, stream, why)) {
             return false;
         }
         counters_.copied_bytes += bytes;
@@ -368,9 +428,10 @@ bool Streamer::copy_plain(const Group& group, CopyStream stream, Failure& why) {
 
 // The copy of a chunk waits for its slot, and the decoding for the place. A chunk that is not
 // packed goes straight to its place, in the stream that decodes: a group has one writer.
-bool Streamer::copy_packed(const Group& group, CopyStream stream, Failure& why) {
+bool Streamer::copy_packed(Group& group, CopyStream stream, Failure& why) {
     const Writer decoder = decoder_of(stream);
     std::size_t overlap = 0;
+    begins(group, stream);
     for (const Chunk& chunk : group.chunks) {
         if (!come_behind_up_to(group, chunk.first_byte + chunk.bytes, overlap, decoder, why)) {
             return false;

@@ -74,6 +74,12 @@ struct Copied {
     bool urgent = false;
 };
 
+// A copy of a group, in seconds from an event on.
+struct CopyTime {
+    GroupIndex group = 0;
+    double began = 0, ended = 0;
+};
+
 class Streamer {
   public:
     // The context is the device's primary one. Null and the reason on failure.
@@ -114,6 +120,11 @@ class Streamer {
     Counters counters() const;
     // Keeps the order in which groups are copied, and returns what was kept so far.
     std::vector<Copied> log_copies(bool on);
+    // From now on two events are recorded around each copy, for copy_times().
+    bool time_copies(Failure& why);
+    // The last two copies of each group: one may be for a pass that has not begun. Waits on the
+    // host for copies under way.
+    bool copy_times(CUevent since, std::vector<CopyTime>& times, Failure& why);
     // The ids of the streams that copy: the one that follows the schedule, and the urgent one.
     const std::array<std::uint64_t, 2>& stream_ids() const { return stream_ids_; }
     // After a reset of the simulated GPU: the driver no longer knows the streams and events.
@@ -138,10 +149,16 @@ class Streamer {
         GroupIndex group = 0;
         std::uint64_t from = 0;
     };
+    struct TimedCopy {
+        CUevent began = nullptr, ended = nullptr;
+        bool done = false;  // both were recorded
+    };
     struct Group : GroupSource {
         std::vector<Overlap> overlaps;  // itself among them, in the order of their bytes
         CUevent ready = nullptr;        // behind its last copy
         std::vector<Use> uses;
+        std::array<TimedCopy, 2> timed;  // the last two in turn, if copies are timed
+        std::size_t now_timed = 0;
         bool valid = false;  // copied, or being copied, and not overwritten since
         bool pinned = false;
         std::uint32_t entered = 0;
@@ -169,11 +186,14 @@ class Streamer {
     bool come_behind_up_to(const Group& group, std::uint64_t end, std::size_t& overlap,
                            Writer writer, Failure& why);
     bool copy(GroupIndex index, CopyStream stream, Failure& why);
-    bool copy_plain(const Group& group, CopyStream stream, Failure& why);
-    bool copy_packed(const Group& group, CopyStream stream, Failure& why);
+    bool copy_plain(Group& group, CopyStream stream, Failure& why);
+    bool copy_packed(Group& group, CopyStream stream, Failure& why);
     bool unpack(const Group& group, const Chunk& chunk, CopyStream stream, Failure& why);
     bool waits(Writer stream, CUevent event, Failure& why);
     bool records(CUevent event, Writer stream, Failure& why);
+    // Around the copies of a group, if they are timed. A failure loses the times only.
+    void begins(Group& group, Writer stream);
+    void ends(Group& group, Writer stream);
     bool copies(CUdeviceptr to, const std::byte* from, std::uint64_t bytes, Writer stream,
                 Failure& why);
     // A group that must stay where this one would go; null: none.

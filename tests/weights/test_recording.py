@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from vramkit.driver import Device, Driver
+from vramkit.driver import Device, Driver, Stream
 from vramkit.weights import Group, WeightManager
 from vramkit.weights.passes import run_passes
-from vramkit.weights.recording import NOT_SEEN, record_passes
+from vramkit.weights.recording import NOT_SEEN, measured_pass, record_passes
 
 pytestmark = [
     pytest.mark.sim_only,
@@ -180,3 +180,61 @@ def test_a_card_shows_what_is_known(driver: Driver, monkeypatch: pytest.MonkeyPa
         ]
         assert drawn.caption == NOT_SEEN
         assert recorded.copied_beside() == {"attn": 0, "ffn": 0}
+
+
+def _pass(weights: WeightManager, stream: Stream) -> None:
+    weights.begin_pass()
+    for group, seconds in zip(GROUPS, SECONDS, strict=True):
+        with weights.using(group.layer, group.name, compute_stream=stream):
+            weights.device.kernels.spin(round(seconds * 1e9), stream=stream)
+    weights.begin_pass()
+
+
+def test_a_pass_that_was_timed_by_events(device: Device, source: int, tmp_path: Path) -> None:
+    sources = [source] * len(GROUPS)
+    with (
+        WeightManager(device, GROUPS, sources, budget=TWO_LAYERS, timing=True) as weights,
+        device.stream() as stream,
+    ):
+        assert measured_pass(weights) is None
+        for _ in range(3):
+            _pass(weights, stream)
+        found = measured_pass(weights)
+        assert found is not None
+        assert found.sees_copies
+        assert found.time.wall == pytest.approx(6 * 0.2, rel=1e-3)
+        assert found.time.copied_bytes == pytest.approx(6 * 250 * MB, rel=1e-2)
+        for name, seconds in (("attn", 0.080), ("ffn", 0.120)):
+            spans = found.lane(name)
+            assert [span.name for span in spans] == [f"compute {n}.{name}" for n in range(6)]
+            assert all(span.end - span.start == pytest.approx(seconds, abs=1e-4) for span in spans)
+        # What is copied beside the work of one layer is what the next ones need.
+        copies = {span.name: span for span in reversed(found.lane("copy"))}
+        for layer in range(3, 6):
+            assert copies[f"copy {layer}.ffn"].end < found.lane("ffn")[layer].start
+        assert sum(found.copied_beside().values()) == pytest.approx(
+            found.time.copied_bytes, rel=1e-3
+        )
+    assert "copy" in found.text() and "attn" in found.text()
+    found.save_html(tmp_path / "pass.html", "Six layers")
+    html = (tmp_path / "pass.html").read_text("utf-8")
+    assert "Six layers" in html and "GPU idle" in html and "What travelled meanwhile" in html
+    found.save(tmp_path / "pass.json")
+    assert json.loads((tmp_path / "pass.json").read_text("utf-8"))["traceEvents"]
+
+
+def test_many_names_share_a_lane(device: Device, source: int) -> None:
+    groups = [Group(layer, f"part{layer}", 100 * MB) for layer in range(8)]
+    sources = [source] * 8
+    with (
+        WeightManager(device, groups, sources, budget=300 * MB, timing=True) as weights,
+        device.stream() as stream,
+    ):
+        weights.begin_pass()
+        for group in groups:
+            with weights.using(group.layer, group.name, compute_stream=stream):
+                device.kernels.spin(10_000_000, stream=stream)
+        weights.begin_pass()
+        found = measured_pass(weights)
+    assert found is not None
+    assert [lane.name for lane in found.timeline("all").lanes] == ["copy", "compute"]

@@ -23,7 +23,7 @@ def report(seconds: float, waited: float, budget: int = 4 * GIB, **changes: Any)
     groups = [Group(layer, "all", GIB) for layer in range(12)]
     last = MeasuredPass(
         seconds,
-        tuple(GroupTime(n, waited / 12, (seconds - waited) / 12) for n in range(len(groups))),
+        tuple(GroupTime(n, 0.0, waited / 12, (seconds - waited) / 12) for n in range(len(groups))),
     )
     facts: dict[str, Any] = {
         "device": "card",

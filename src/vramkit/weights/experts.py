@@ -24,7 +24,7 @@ from vramkit.weights.layout import ALIGNMENT
 from vramkit.weights.timing import MeasuredPass, Timing
 
 if TYPE_CHECKING:
-    from vramkit.driver import Device
+    from vramkit.driver import Device, Event
 
 
 class Rows(NamedTuple):
@@ -162,6 +162,11 @@ class ExpertCache:
     def last_pass(self) -> MeasuredPass | None:
         """Times by layer; None without timing, or while a pass is under way."""
         return None if self._timing is None else self._timing.last_pass()
+
+    @property
+    def pass_start(self) -> Event | None:
+        """The event at the beginning of what last_pass() tells; None without timing, or a pass."""
+        return None if self._timing is None else self._timing.start
 
     def stats(self) -> ExpertStats:
         return ExpertStats(self._reads, self._hits, self._misses, self._copied)

@@ -19,7 +19,7 @@ from vramkit.weights.schedule import POLICIES, Policy, Schedule, make_schedule
 from vramkit.weights.timing import MeasuredPass, Timing
 
 if TYPE_CHECKING:
-    from vramkit.driver import Device
+    from vramkit.driver import Device, Event
 
 CHUNK = 64 << 20
 """Bytes a copy: large enough for the full rate of the link (16 MiB lose 0.7 % on an H200), small
@@ -132,6 +132,8 @@ class WeightManager(Owner):
         self._entered: list[int] | None = None  # in this pass; None: no pass was begun
         self._streams: dict[int, list[SupportsCudaStream]] = {}
         self._timing = Timing(device) if truth(timing, "timing") else None
+        if self._timing is not None:
+            self._engine.time_copies()
         self._steps: dict[int, int] = {}  # of the pass, by group in use; only with timing
         self._pinned: set[int] = set()
         self._last_stats = WeightStats(0, 0, 0, 0, 0, 0)
@@ -331,6 +333,18 @@ class WeightManager(Owner):
         if self._timing is None:
             raise ValueError("last_pass() needs a WeightManager made with timing=True")
         return self._timing.last_pass()
+
+    def copy_times(self, since: Event) -> list[tuple[Group, float, float]]:
+        """When the last two copies of each group began and ended, in seconds from an event on.
+        Waits for copies under way. Needs `timing`."""
+        self._require_open()
+        groups = self.layout.groups
+        return [(groups[n], begin, end) for n, begin, end in self._engine.copy_times(since)]
+
+    @property
+    def pass_start(self) -> Event | None:
+        """The event at the beginning of what last_pass() tells; None without `timing` or a pass."""
+        return None if self._timing is None else self._timing.start
 
     def log_copies(self, on: bool = True) -> list[tuple[Group, int]]:
         """Keep the order in which groups are copied. Returns what was kept so far, each group with

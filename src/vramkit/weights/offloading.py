@@ -24,6 +24,7 @@ from vramkit.weights.planner.planning import plan
 from vramkit.weights.planner.result import Prediction
 from vramkit.weights.progress import Progress
 from vramkit.weights.progress import shown as shown_progress
+from vramkit.weights.recording import RecordedPass, measured_pass
 from vramkit.weights.report import OffloadReport, make_report
 from vramkit.weights.routed_group import ExpertHooks, RoutedGroup
 from vramkit.weights.routing import Routing, expert_layers, plan_routing
@@ -293,6 +294,18 @@ class Offload:
             counts=self.stats(),
             experts=self.experts,
         )
+
+    def timeline(self) -> RecordedPass:
+        """What was copied and computed when in the last pass: text(), save_html(), and save() for
+        Chrome's trace viewer. Waits for the work of that pass; call it between two passes."""
+        timed = self.device.driver.sim is None and not self.closed
+        found = measured_pass(self.manager, self.experts) if timed else None
+        if found is None:
+            raise ValueError(
+                "no pass was timed: run one first; on the simulated GPU PyTorch computes on the "
+                "host, and there are no times"
+            )
+        return found
 
     def predict(
         self, profile: str = "h200", *, seconds: Sequence[float] | None = None

@@ -2,8 +2,8 @@
 
 Lanes: CPU (where the host was blocked for weights), in step (where it waited for the card before it
 went on), copy, one for each name of a group, and beside (what is not of the pass). On the simulated
-GPU all of it is seen, exactly. On a card a timeline has what was issued through Device: the copies
-of a manager are not among it, and the other lanes are all that is known.
+GPU all of it is seen, exactly. On a card record_passes() has what was issued through Device: the
+copies of a manager are not among it. measured_pass() has the copies too, by events around them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,21 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from vramkit.driver.timeline import TimelineSpan, chrome_trace, moved, save_chrome_trace
 from vramkit.report import blocks
+from vramkit.report.html import page
+from vramkit.report.terminal_timeline import timeline_lines
+from vramkit.report.units import bytes_text, time_text
 from vramkit.weights.passes import Host, Passes, PassTime
 
 if TYPE_CHECKING:
     from vramkit.driver import Device
+    from vramkit.weights.experts import ExpertCache
     from vramkit.weights.layout import Group
     from vramkit.weights.manager import WeightManager
 
@@ -41,17 +46,14 @@ class RecordedPass:
     spans: tuple[TimelineSpan, ...]
     names: tuple[str, ...]
     """Of the groups, in the order of their use."""
-
-    @property
-    def sees_copies(self) -> bool:
-        return self.device.driver.sim is not None
+    sees_copies: bool
 
     def lane(self, name: str) -> list[TimelineSpan]:
         return [span for span in self.spans if span.lane == name]
 
     def copied_beside(self, layers: range | None = None) -> dict[str, int]:
         """Bytes of weights that were copied while groups of each name computed, of all layers or of
-        some. Within a copy the rate is taken as even. On a card all are 0."""
+        some. Within a copy the rate is taken as even. All are 0 if copies were not seen."""
         copies = self.lane(COPY)
         wanted = "" if layers is None else _of_layers(layers)
         return {
@@ -94,6 +96,47 @@ class RecordedPass:
             raise ValueError(f"layers is {layers}; none of them is in this pass")
         first = inside[0]
         return (work[first - 1].end if first else 0.0), work[inside[-1]].end
+
+    def document(self, title: str) -> blocks.Document:
+        """The whole pass, where its time went, and which bytes travelled beside which work."""
+        time = self.time
+        copied = self.copied_beside()
+        beside = [[name, bytes_text(nbytes)] for name, nbytes in copied.items()]
+        idle = max(0, time.copied_bytes - sum(copied.values()))
+        return blocks.Document(
+            title,
+            f"A pass took {time_text(time.wall)}.",
+            [("device", self.device.name), ("driver", self.device.driver.description)],
+            [
+                blocks.Section(
+                    "What ran when",
+                    [
+                        self.timeline(title),
+                        blocks.Table(
+                            ["CPU blocked for weights", "GPU idle", "wall"],
+                            [[time_text(t) for t in (time.host_blocked, time.stalled, time.wall)]],
+                            "Where the time went",
+                            [0, 1, 2],
+                        ),
+                        blocks.Table(
+                            ["beside", "copied"],
+                            [*beside, ["no work", bytes_text(idle)]],
+                            "What travelled meanwhile",
+                            [1],
+                        ),
+                    ],
+                )
+            ],
+        )
+
+    def text(self, title: str = "A pass", *, width: int = 100) -> str:
+        """The timeline as plain text."""
+        lines = timeline_lines(self.timeline(title), width, colour=False)
+        return "\n".join(line.plain.rstrip() for line in lines)
+
+    def save_html(self, path: str | PathLike[str], title: str = "A pass") -> None:
+        """Write one page without references to others."""
+        Path(path).write_text(page(self.document(title)), encoding="utf-8")
 
     def to_chrome_trace(self) -> dict[str, Any]:
         return chrome_trace(self.device, self.spans)
@@ -139,7 +182,51 @@ def _pass(
         for wait in time.waits
     ]
     inside = _cut([*waits, *ran], time.start, time.start + time.wall)
-    return RecordedPass(device, time, tuple(sorted(inside, key=lambda span: span.start)), names)
+    inside.sort(key=lambda span: span.start)
+    return RecordedPass(device, time, tuple(inside), names, device.driver.sim is not None)
+
+
+MOST_LANES = 6
+"""Names of groups that have a lane each; more of them share one."""
+
+
+def measured_pass(
+    manager: WeightManager, experts: ExpertCache | None = None
+) -> RecordedPass | None:
+    """The last pass of a manager with `timing`, by events on the streams that compute and copy.
+    None: last_pass() has none. Waits for its work, and for copies under way."""
+    last, start = manager.last_pass(), manager.pass_start
+    if last is None or start is None:
+        return None
+    groups = manager.layout.groups
+    names = tuple(dict.fromkeys(groups[each.group].name for each in last.groups))
+    shared = len(names) > MOST_LANES
+    spans = [
+        TimelineSpan(f"copy {group}", COPY, 0, begin, end, group.nbytes)
+        for group, begin, end in manager.copy_times(start)
+    ]
+    used = [(str(groups[each.group]), groups[each.group].name, each) for each in last.groups]
+    waited = last.waited
+    routed = None if experts is None else experts.last_pass()
+    if experts is not None and routed is not None and experts.pass_start is not None:
+        later = experts.pass_start.elapsed_since(start)
+        names, waited = (*names, "experts"), waited + routed.waited
+        for each in routed.groups:
+            each = each._replace(asked=each.asked + later)
+            name = f"experts of layer {each.group}"
+            spans.append(
+                TimelineSpan(f"copy {name}", COPY, 0, each.asked, each.asked + each.waited)
+            )
+            used.append((name, "experts", each))
+    for name, lane, each in used:
+        begin = each.asked + each.waited
+        lane = "compute" if shared else lane
+        spans.append(TimelineSpan(f"compute {name}", lane, 1, begin, begin + each.used))
+    inside = sorted(_cut(spans, 0.0, last.seconds), key=lambda span: span.start)
+    copied = sum(span.nbytes for span in inside)
+    time = PassTime(0.0, last.seconds, last.seconds - waited, 0.0, copied, 0, ())
+    lanes = ("compute",) if shared else names
+    return RecordedPass(manager.device, time, tuple(inside), lanes, True)
 
 
 def _named(

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 
 class GroupTime(NamedTuple):
-    """Seconds that a stream waited for a group, and those until the work on it was over."""
+    """Seconds from the start of the pass until a stream needed a group, those that it waited for
+    it, and those until the work on it was over."""
 
     group: int
+    asked: float
     waited: float
     used: float
 
@@ -94,14 +96,23 @@ class Timing:
         if not self._last:
             return None
         events = self._events[: len(self._last)]
+        start = events[0].asked
         events[-1].done.synchronize()
         times = tuple(
             GroupTime(
-                group, each.ready.elapsed_since(each.asked), each.done.elapsed_since(each.ready)
+                group,
+                each.asked.elapsed_since(start),
+                each.ready.elapsed_since(each.asked),
+                each.done.elapsed_since(each.ready),
             )
             for group, each in zip(self._last, events, strict=True)
         )
-        return MeasuredPass(events[-1].done.elapsed_since(events[0].asked), times)
+        return MeasuredPass(events[-1].done.elapsed_since(start), times)
+
+    @property
+    def start(self) -> Event | None:
+        """Where the last pass, or the one under way, has begun; None before the first."""
+        return self._events[0].asked if self._events else None
 
     def close(self) -> None:
         for each in self._events:
