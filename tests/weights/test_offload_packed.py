@@ -42,6 +42,18 @@ def test_packed_weights_give_the_same_results(driver: Driver, family: str) -> No
     assert pointers == [tensor.data_ptr() for tensor in model.parameters()]
 
 
+def test_the_report_says_what_packing_would_leave(driver: Driver) -> None:
+    model = stack(*[800] * 8, dtype=torch.bfloat16)
+    with small(model, "4MiB") as o:
+        share = o.report().packed_share
+    with small(model, "6MiB", packing="bf16-12") as o:
+        found = o.report()
+        assert found.packed_share is None
+        assert share == pytest.approx(found.sent_bytes / found.streamed_bytes, abs=0.02)
+    with small(stack(*[400] * 8), "3MiB") as o:
+        assert o.report().packed_share is None
+
+
 def test_weights_that_are_not_bf16_travel_as_they_are(driver: Driver) -> None:
     model = stack(*[400] * 8)
     x = torch.randn(2, 400)

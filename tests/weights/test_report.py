@@ -46,6 +46,8 @@ def test_the_verdict_says_what_limits_a_pass() -> None:
     assert bound.streamed_bytes == streamed
     assert bound.bound_s == pytest.approx(link)
     assert bound.verdict == "link-bound: 50.0 GB/s of 50.0 GB/s; 4 GiB more would save 40 %"
+    packing = report(link * 1.001, link * 0.9, packed_share=0.76)
+    assert packing.verdict == f"{bound.verdict}; packing would save 24 %"
     assert (
         report(0.5, 0.0).verdict == "compute-bound: 1.000 of the bound; the weights arrive in time"
     )
@@ -63,14 +65,17 @@ def test_packed_weights_take_less_of_the_link() -> None:
 
 
 def test_text_and_json_have_the_figures() -> None:
-    made = report(0.25, 0.1)
+    made = report(0.25, 0.1, predicted_s=0.24)
     text = str(made)
+    assert "predicted" in text and "240 ms" in text
     for each in ("2 GiB resident, ring of 2 GiB", "12 GiB, pinned", "250 ms", "waited for 0.all"):
         assert each in text
     facts = msgspec.json.decode(made.to_json())
     assert facts["pass_s"] == 0.25
     assert facts["bound_s"] == made.bound_s
     assert facts["verdict"] == made.verdict
+    assert facts["link_utilisation"] == pytest.approx(10 * GIB / 50e9 / 0.25)
+    assert facts["predicted_s"] == 0.24
 
 
 @pytest.mark.sim_only

@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
 import vramkit.driver
-from vramkit.driver.types import Span, integer, shown
+from vramkit.driver.types import Span, integer, shown, truth
 from vramkit.integrations._frameworks import imported
 from vramkit.report.units import bytes_text
 from vramkit.weights.backward import Backward
@@ -20,6 +20,7 @@ from vramkit.weights.hooks import ModelHooks, PartHooks
 from vramkit.weights.layout import ALIGNMENT, BudgetError, Layout
 from vramkit.weights.manager import WeightManager, WeightStats, plan_schedule
 from vramkit.weights.model import SMALL, Model, analyse
+from vramkit.weights.packing import Packing
 from vramkit.weights.planner.planning import plan
 from vramkit.weights.planner.result import Prediction
 from vramkit.weights.progress import Progress
@@ -29,7 +30,14 @@ from vramkit.weights.report import OffloadReport, make_report
 from vramkit.weights.routed_group import ExpertHooks, RoutedGroup
 from vramkit.weights.routing import Routing, expert_layers, plan_routing
 from vramkit.weights.schedule import Policy
-from vramkit.weights.store import Kept, PackedStore, Source, Store, packed_if_it_pays
+from vramkit.weights.store import (
+    Kept,
+    PackedStore,
+    Source,
+    Store,
+    memory_of,
+    packed_if_it_pays,
+)
 from vramkit.weights.torch_memory import TorchMemory, torch_memory
 
 if TYPE_CHECKING:
@@ -37,6 +45,9 @@ if TYPE_CHECKING:
 
 LINK_SAMPLE = 256 << 20
 """Bytes whose copy tells the rate of the link."""
+
+SAMPLED = 4 << 20
+"""Weights that tell what packing would save."""
 
 _offloaded: weakref.WeakSet[Any] = weakref.WeakSet()  # modules
 
@@ -222,6 +233,7 @@ class Offload:
                 ModelHooks(torch, model, self._begin_pass, self._memory.device, backward, parts)
             )
             self._link = self._link_rate()
+            self._packed_share = self._sample(parsed)
             self._undo = undo.pop_all()
 
     def _expert_hooks(
@@ -277,9 +289,9 @@ class Offload:
                     )
         return layout
 
-    def report(self) -> OffloadReport:
+    def report(self, *, predict: bool = False) -> OffloadReport:
         """Memory, bound, the last pass and what would help. Waits for the work of that pass; call
-        it between two passes."""
+        it between two passes. `predict`: with what predict() says of it."""
         timed = self.device.driver.sim is None and not self.closed
         return make_report(
             device=f"{self.device.name} ({self.device.driver.description})",
@@ -293,6 +305,8 @@ class Offload:
             last=self.manager.last_pass() if timed else None,
             counts=self.stats(),
             experts=self.experts,
+            packed_share=self._packed_share,
+            predicted_s=self.predict().pass_s if truth(predict, "predict") else None,
         )
 
     def timeline(self) -> RecordedPass:
@@ -345,6 +359,24 @@ class Offload:
     def stats(self) -> WeightStats:
         """Copies and misses so far."""
         return self.manager.stats()
+
+    def _sample(self, model: Model) -> float | None:
+        """Which part of a streamed group's bytes packing would leave. Some milliseconds."""
+        if isinstance(self._store, PackedStore):
+            return None
+        low = [
+            (weight.nbytes, number, weight)
+            for number, weights in enumerate(model.weights[: model.scheduled])
+            for weight in weights
+            if not self.manager.layout.resident[number]
+            and weight.tensor.dtype is self._torch.bfloat16
+        ]
+        if not low:
+            return None
+        _, number, weight = max(low, key=lambda each: each[0])
+        values = self._store.view(number, weight).as_strided((weight.tensor.numel(),), (1,))
+        packing = Packing(memory_of(values[:SAMPLED]))
+        return packing.nbytes / packing.plain_nbytes if packing.pays else None
 
     def _link_rate(self) -> float | None:
         """Bytes a second from pinned memory to where weights go, which holds none yet. A few ms."""

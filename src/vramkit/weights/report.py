@@ -63,6 +63,16 @@ class OffloadReport(msgspec.Struct, frozen=True):
     waits: tuple[Wait, ...]
     counts: WeightStats
     experts: ExpertUse | None = None
+    packed_share: float | None = None
+    """What packing would leave of the bytes, by a sample; None: they are packed, or no bf16."""
+    predicted_s: float | None = None
+
+    @property
+    def link_utilisation(self) -> float | None:
+        """The part of the last pass that its bytes take on the link."""
+        if self.link_s is None or self.pass_s is None:
+            return None
+        return self.link_s / self.pass_s
 
     @property
     def link_s(self) -> float | None:
@@ -100,9 +110,15 @@ class OffloadReport(msgspec.Struct, frozen=True):
             return f"compute-bound: {over}; the weights arrive in time"
         text = f"link-bound: {rate_text(rate)} of {rate_text(self.link_bytes_per_s)}"
         left = max(self.streamed_bytes - MORE, 0) / self.streamed_bytes
-        less = left * self.link_s
-        saved = 1 - max(less, self.computed_s) / self.bound_s
-        return f"{text}; {bytes_text(MORE)} more would save {percent_text(saved)}"
+        text += f"; {bytes_text(MORE)} more would save {percent_text(self._saved(left))}"
+        if self.packed_share is None:
+            return text
+        return f"{text}; packing would save {percent_text(self._saved(self.packed_share))}"
+
+    def _saved(self, left: float) -> float:
+        """The part of the bound that is saved if this part of the bytes is left."""
+        assert self.link_s is not None and self.computed_s is not None and self.bound_s is not None
+        return 1 - max(left * self.link_s, self.computed_s) / self.bound_s
 
     def __str__(self) -> str:
         rows = [
@@ -122,6 +138,8 @@ class OffloadReport(msgspec.Struct, frozen=True):
         if self.pass_s is not None and self.computed_s is not None:
             rows.append(("compute", time_text(self.computed_s)))
             rows.append(("last pass", time_text(self.pass_s)))
+        if self.predicted_s is not None:
+            rows.append(("predicted", time_text(self.predicted_s)))
         for wait in self.waits[:5]:
             rows.append((f"  waited for {wait.group}", time_text(wait.seconds)))
         width = max(len(name) for name, _ in rows)
@@ -131,7 +149,8 @@ class OffloadReport(msgspec.Struct, frozen=True):
     def to_json(self) -> bytes:
         """All fields, and what follows from them."""
         facts = msgspec.structs.asdict(self)
-        facts |= {"link_s": self.link_s, "bound_s": self.bound_s, "verdict": self.verdict}
+        for name in ("link_s", "bound_s", "link_utilisation", "verdict"):
+            facts[name] = getattr(self, name)
         return msgspec.json.encode(facts)
 
 
@@ -148,6 +167,8 @@ def make_report(
     last: MeasuredPass | None,
     counts: WeightStats,
     experts: ExpertCache | None = None,
+    packed_share: float | None = None,
+    predicted_s: float | None = None,
 ) -> OffloadReport:
     waits: tuple[Wait, ...] = ()
     waited = 0.0
@@ -175,6 +196,8 @@ def make_report(
         waits=waits,
         counts=counts,
         experts=routed,
+        packed_share=packed_share,
+        predicted_s=predicted_s,
     )
 
 

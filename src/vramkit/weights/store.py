@@ -127,14 +127,14 @@ class Store(_InSlab):
         }
         for number, weights in enumerate(self._model.weights):
             views = {id(weight.tensor): self.view(number, weight) for weight in weights}
-            read_all([Reading(found[key], _bytes_of(view)) for key, view in views.items()])
+            read_all([Reading(found[key], memory_of(view)) for key, view in views.items()])
             for weight in weights:
                 self._show(weight, views[id(weight.tensor)])
             self._tell(number)
         for weight in self._model.kept:
             if id(weight.tensor) in found:
                 value = self._torch.empty_like(weight.tensor, device="cpu")
-                read_all([Reading(found[id(weight.tensor)], _bytes_of(value))])
+                read_all([Reading(found[id(weight.tensor)], memory_of(value))])
                 self._show(weight, value)
 
     def _load_by(self, load: Callable[[Any], object]) -> None:
@@ -189,7 +189,7 @@ class _Unwritten:
     def __init__(self, weight: Weight) -> None:
         self._weight, self._version = weight, weight.version
         self._address = weight.tensor.data_ptr()
-        self._begin = _bytes_of(weight.tensor)[:64]
+        self._begin = memory_of(weight.tensor)[:64]
         self._mark = os.urandom(len(self._begin))
         self._begin[:] = self._mark
 
@@ -279,7 +279,7 @@ class PackedStore(_InSlab):
             for weight in self._model.weights[number]:
                 part = whole[weight.offset : weight.offset + weight.nbytes]
                 shaped(part, weight.tensor).copy_(weight.tensor.detach())
-        return _bytes_of(whole)
+        return memory_of(whole)
 
     def view(self, number: int, weight: Weight) -> Any:
         """The host tensor of a weight."""
@@ -328,7 +328,7 @@ def _return_freed() -> None:
         trim(0)
 
 
-def _bytes_of(tensor: Any) -> memoryview:
+def memory_of(tensor: Any) -> memoryview:
     """Of a contiguous tensor in host memory."""
     nbytes = tensor.numel() * tensor.element_size()
     return memoryview((ctypes.c_uint8 * nbytes).from_address(tensor.data_ptr())).cast("B")
