@@ -12,6 +12,7 @@
 #include "bindings/bind_blocks.h"
 #include "bindings/invoke.h"
 #include "bindings/native_resource.h"
+#include "bindings/shortage_callback.h"
 #include "pool/instances.h"
 #include "pool/pool.h"
 
@@ -296,6 +297,20 @@ void preallocate(PoolEngine& self, nb::handle bytes, nb::handle count) {
     if (!done) self.fail(why, "preallocate");
 }
 
+uint64_t add_callback(PoolEngine& self, nb::callable function) {
+    pool::Pool& engine = self.engine();
+    if (engine.closed()) raise_closed("the pool is closed");
+    return engine.shortage().add(shortage_callback(std::move(function)));
+}
+
+// A call under way may need the GIL to end.
+void remove_callback(PoolEngine& self, uint64_t number) {
+    if (self.lost()) return;
+    pool::Pool& engine = self.engine();
+    const GilReleased released;
+    engine.shortage().remove(number);
+}
+
 void shut(PoolEngine& self) {
     if (self.gone()) return;
     Failure why;
@@ -376,6 +391,10 @@ void bind_pool(nb::module_& module) {
              "The layout of its memory: extents, slabs, blocks and streams.")
         .def("_require_present", &PoolEngine::require_present,
              "Raises ClosedError in a forked child and after a reset of the simulated GPU.")
+        .def("_add_shortage_callback", &add_callback, nb::arg("function"),
+             nb::sig("def _add_shortage_callback(self, function: object) -> int"))
+        .def("_remove_shortage_callback", &remove_callback, nb::arg("number"))
+        .def("_live_bytes", [](PoolEngine& self) { return self.engine().live_bytes(); })
         .def("_give_back", &give_back, nb::arg("wait"))
         .def("_counts", &counts, nb::sig("def _counts(self) -> dict[str, float]"))
         .def("_shut", &shut)

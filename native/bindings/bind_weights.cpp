@@ -1,6 +1,7 @@
 // Binds the engine that streams weights. Every call may wait for the driver's locks, so all release
 // the GIL.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -9,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -20,6 +22,8 @@
 #include "bindings/native_resource.h"
 #include "bindings/owner.h"
 #include "bindings/wait.h"
+#include "pool/handle.h"
+#include "weights/giving_way.h"
 #include "weights/streamer.h"
 
 namespace nb = nanobind;
@@ -74,11 +78,16 @@ class StreamerEngine final : public NativeObject {
         if (engine_ == nullptr) return;
         if (ExitGate::closed() || forked()) {
             // At exit nothing may wait for the GPU, and in a forked child it is the parent's.
+            static_cast<void>(giving_way_.release());
             static_cast<void>(engine_.release());
             return;
         }
-        if (gone()) engine_->forget();
+        if (gone()) {
+            engine_->forget();
+            if (giving_way_ != nullptr) giving_way_->forget();
+        }
         const GilReleased released;
+        giving_way_.reset();
         engine_.reset();
     }
 
@@ -88,33 +97,40 @@ class StreamerEngine final : public NativeObject {
     }
     void follow(uint32_t number) { engine().follow(number); }
 
-    bool enter(GroupIndex group, nb::handle on) {
+    // None, as in what follows: its memory was taken away.
+    std::optional<bool> enter(GroupIndex group, nb::handle on) {
         const StreamRef ref = usable(on);
         bool on_its_way = false;
-        attempt("wait_group_ready", [&](Streamer& streamer, Failure& why) {
-            return streamer.enter(group, ref, on_its_way, why);
-        });
-        return on_its_way;
+        const bool done =
+            attempt_on(group, "wait_group_ready", [&](Streamer& streamer, Failure& why) {
+                return streamer.enter(group, ref, on_its_way, why);
+            });
+        return done ? std::optional(on_its_way) : std::nullopt;
     }
     void leave(GroupIndex group, nb::handle on) {
         const StreamRef ref = usable(on);
         attempt("release",
                 [&](Streamer& streamer, Failure& why) { return streamer.leave(group, ref, why); });
     }
-    void prefetch(GroupIndex group, bool urgent) {
-        attempt("prefetch_group_async", [&](Streamer& streamer, Failure& why) {
-            return streamer.prefetch(group, urgent, why);
-        });
+    std::optional<bool> prefetch(GroupIndex group, bool urgent) {
+        const bool done =
+            attempt_on(group, "prefetch_group_async", [&](Streamer& streamer, Failure& why) {
+                return streamer.prefetch(group, urgent, why);
+            });
+        return done ? std::optional(true) : std::nullopt;
     }
-    void ensure(GroupIndex group) {
+    std::optional<bool> ensure(GroupIndex group) {
         CUevent event = nullptr;
-        attempt("ensure_group_on_gpu", [&](Streamer& streamer, Failure& why) {
-            event = streamer.ready(group, why);
-            return event != nullptr;
-        });
+        const bool done =
+            attempt_on(group, "ensure_group_on_gpu", [&](Streamer& streamer, Failure& why) {
+                event = streamer.ready(group, why);
+                return event != nullptr;
+            });
+        if (!done) return std::nullopt;
         Device& card = *device();
         check_call(card, call_waiting_for(card, card.call().cuEventSynchronize,
                                           "cuEventSynchronize", card.call().cuEventQuery, event));
+        return true;
     }
     bool on_its_way(GroupIndex group) const { return engine().on_its_way(group); }
     void pin(GroupIndex group, bool pinned) { engine().pin(group, pinned); }
@@ -160,6 +176,33 @@ class StreamerEngine final : public NativeObject {
         }
         return result;
     }
+    // Residents in blocks of the pool, which come and go on the stream. The pool is a
+    // vramkit_pool*.
+    void give_way_to(uintptr_t pool, nb::handle on) {
+        const StreamRef ref = stream(on);
+        const auto& handle = *reinterpret_cast<const pool::Handle*>(pool);
+        giving_way_ = std::make_unique<weights::GivingWay>(engine(), handle.engine, ref);
+    }
+    // Moves a group to a block of the pool, which is allocated on the stream of give_way_to().
+    // False: it is in use or pinned.
+    bool settle(GroupIndex group, uint64_t address, uint64_t bytes, nb::handle on) {
+        const StreamRef ref = stream(on);
+        if (!moved({{group, address}}, ref.handle)) return false;
+        giving_way_->settle(group, address, bytes);
+        return true;
+    }
+    // False: one of them is in use or pinned, and none is moved.
+    bool move(const Streamer::Moves& moves) { return moved(moves, nullptr); }
+    std::vector<GroupIndex> settled() const {
+        require_present();
+        return giving_way_->settled();
+    }
+    // Groups that gave way, each time counted, and their bytes.
+    std::pair<uint64_t, uint64_t> gave_way() const {
+        require_present();
+        const weights::GivingWay::Counts counts = giving_way_->counts();
+        return {counts.groups, counts.bytes};
+    }
     std::pair<uint64_t, uint64_t> stream_ids() const {
         return {engine().stream_ids()[0], engine().stream_ids()[1]};
     }
@@ -191,8 +234,29 @@ class StreamerEngine final : public NativeObject {
         }
         if (!done) fail(why, method);
     }
+    // False: nothing was done, since the memory of the group was taken away.
+    template <typename Work>
+    bool attempt_on(GroupIndex group, const char* method, const Work& work) {
+        bool has_address = true;
+        attempt(method, [&](Streamer& streamer, Failure& why) {
+            if (work(streamer, why)) return true;
+            has_address = why.kind != Failure::Kind::bad_value || streamer.has_address(group);
+            return !has_address;
+        });
+        return has_address;
+    }
+    bool moved(const Streamer::Moves& moves, CUstream behind) {
+        bool refused = false;
+        attempt("move", [&](Streamer& streamer, Failure& why) {
+            if (streamer.move(moves, behind, why)) return true;
+            refused = why.kind == Failure::Kind::bad_value;
+            return refused;
+        });
+        return !refused;
+    }
 
     std::unique_ptr<Streamer> engine_;
+    std::unique_ptr<weights::GivingWay> giving_way_;  // before the engine's end
 };
 
 using Lists = std::vector<std::vector<GroupIndex>>;
@@ -233,7 +297,9 @@ void bind_weights(nb::module_& module) {
             nb::arg("after"), nb::arg("next"))
         .def("follow", &StreamerEngine::follow, nb::arg("number"))
         .def("enter", &StreamerEngine::enter, nb::arg("group"), nb::arg("stream"),
-             nb::sig("def enter(self, group: int, stream: object) -> bool"))
+             nb::sig("def enter(self, group: int, stream: object) -> bool | None"),
+             "Whether it was on its way. None, here and below: the memory of the group was taken "
+             "away, and nothing was done.")
         .def("leave", &StreamerEngine::leave, nb::arg("group"), nb::arg("stream"),
              nb::sig("def leave(self, group: int, stream: object) -> None"))
         .def("prefetch", &StreamerEngine::prefetch, nb::arg("group"), nb::arg("urgent"))
@@ -243,6 +309,15 @@ void bind_weights(nb::module_& module) {
         .def("evict", &StreamerEngine::evict, nb::arg("group"))
         .def("synchronize", &StreamerEngine::synchronize)
         .def("counters", &StreamerEngine::counters, nb::sig("def counters(self) -> dict[str, int]"))
+        .def("give_way_to", &StreamerEngine::give_way_to, nb::arg("pool"), nb::arg("stream"),
+             nb::sig("def give_way_to(self, pool: int, stream: object) -> None"))
+        .def("settle", &StreamerEngine::settle, nb::arg("group"), nb::arg("address"),
+             nb::arg("nbytes"), nb::arg("stream"),
+             nb::sig("def settle(self, group: int, address: int, nbytes: int, stream: object) "
+                     "-> bool"))
+        .def("move", &StreamerEngine::move, nb::arg("moves"))
+        .def("settled", &StreamerEngine::settled)
+        .def("gave_way", &StreamerEngine::gave_way)
         .def("log_copies", &StreamerEngine::log_copies, nb::arg("on"))
         .def("time_copies", &StreamerEngine::time_copies)
         .def("copy_times", &StreamerEngine::copy_times, nb::arg("since"),

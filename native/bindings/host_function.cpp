@@ -3,22 +3,13 @@
 
 #include "base/stream_ref.h"
 #include "bindings/errors.h"
-#include "bindings/gil.h"
+#include "bindings/in_python.h"
 #include "bindings/invoke.h"
 
 namespace nb = nanobind;
 
 namespace vramkit {
 namespace {
-
-// The Python part of a host function, on a thread of the driver. Does nothing while Python exits.
-template <class Body>
-void in_python(Body body) {
-    const InsideGate gate;
-    if (!gate.entered()) return;
-    const nb::gil_scoped_acquire acquired;
-    if (acquired.is_valid()) body();
-}
 
 void call(const nb::object& callable) {
     try {

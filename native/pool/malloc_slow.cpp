@@ -24,6 +24,10 @@ constexpr std::int64_t kStreamNs = 1'000;
 constexpr std::int64_t kThreadNs = 2'000;
 // On the host for all streams, before a request fails.
 constexpr int kWaits = 3;
+// Times that callbacks are asked for memory before a request fails. What they freed may be in the
+// wrong places, or gone to other threads, hence more than once; bounded, since a callback may say
+// that it freed what it did not.
+constexpr int kAsks = 8;
 // For so long after threads met here, memory is taken rather than time.
 constexpr std::int64_t kHurryNs = 5'000'000;
 
@@ -153,20 +157,35 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_
         return gather() || make(Thrift::must);
     };
     if (gather_all()) return served();
-    if (may_wait && why.kind == Failure::Kind::out_of_memory) {
-        // A block whose work is not done: the stream waits for it, not the host.
-        if (found(take_after_gpu_wait(cache, request), &Stats::gpu_wait_hits)) return served();
+    // A block whose work is not done: the stream waits for it, not the host.
+    const auto found_after_gpu_wait = [&] {
+        return found(take_after_gpu_wait(cache, request), &Stats::gpu_wait_hits);
+    };
+    for (int asks = 0; may_wait && why.kind == Failure::Kind::out_of_memory; ++asks) {
+        if (found_after_gpu_wait()) return served();
         member.reset();  // nobody hurries because of one that waits for work
+        const bool freed = asks < kAsks && ask_for_memory(guard, request.bytes);
+        if (!is_open(why)) return {};
+        if (freed && (gather_all() || found_after_gpu_wait())) return served();
         // Releases the lock: host functions in the awaited work may free. Others may take what was
         // waited for, hence more than once.
         for (int waits = 0; waits < kWaits && parts_.wait(guard); ++waits) {
             if (!is_open(why)) return {};
             if (gather_all()) return served();
         }
+        if (!freed) break;
     }
     maintenance_.notice();
     if (why.kind == Failure::Kind::out_of_memory) why.message = explain(request.asked, why);
     return {};
+}
+
+// Releases the lock: callbacks free to the pool. False: nothing was freed.
+bool Pool::ask_for_memory(std::unique_lock<BriefMutex>& guard, std::uint64_t bytes) {
+    guard.unlock();
+    const bool freed = shortage_.ask(bytes) > 0;
+    guard.lock();
+    return freed;
 }
 
 // Idle memory. No driver call.
@@ -295,6 +314,7 @@ std::uint64_t Pool::malloc_direct(ThreadCache& cache, std::uint64_t bytes, bool 
     if (address == 0 && why.kind == Failure::Kind::out_of_memory) {
         parts_.threads.drain_all();
         if (may_wait) {
+            ask_for_memory(guard, bytes);
             parts_.wait(guard);
             parts_.direct.free_ended(guard);
             if (!is_open(why)) return 0;

@@ -36,6 +36,7 @@
 #include "pool/maintenance/maintenance.h"
 #include "pool/parts.h"
 #include "pool/report/layout.h"
+#include "pool/shortage.h"
 #include "pool/threads/crowd.h"
 #include "pool/types.h"
 
@@ -77,6 +78,9 @@ class Pool final : public Resource {
     Freed free_cached(std::uint64_t address, std::uint64_t bytes, const StreamRef* stream,
                       Full& full);
     void spill(const Full& full);
+
+    // Asked for memory when a malloc that may wait is short of it.
+    Shortage& shortage() { return shortage_; }
 
     // An NVTX tool is told of blocks (nvtx.h): every call then waits for the tool.
     bool has_tool() const { return nvtx_ != nullptr; }
@@ -171,6 +175,7 @@ class Pool final : public Resource {
     BlockRef take_after_gpu_wait(const ThreadCache& cache, const Request& request);
     std::uint64_t malloc_direct(ThreadCache& cache, std::uint64_t bytes, bool may_wait,
                                 Failure& why);
+    bool ask_for_memory(std::unique_lock<BriefMutex>& guard, std::uint64_t bytes);
     bool is_open(Failure& why) const;
     std::string explain(std::uint64_t bytes, const Failure& cause) const;
 
@@ -197,6 +202,7 @@ class Pool final : public Resource {
     Crowd crowd_;                                        // threads in malloc_slow
     std::int64_t hurry_until_ = 0;                       // since they met there
     std::size_t next_other_ = 0;                         // the stream looked at last for its memory
+    Shortage shortage_;                                  // with a lock of its own
     Counters before_;                                    // all counters at the last reset
     std::mutex closing_;                                 // of close(); before the lock
     Maintenance maintenance_;                            // last: its thread ends first

@@ -2,7 +2,6 @@
 #include "weights/streamer.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "base/rules.h"
@@ -10,23 +9,6 @@
 #include "weights/packing.h"
 
 namespace vramkit::weights {
-namespace {
-
-// The first byte of a group that another one shares; nothing: they share none. Both begin in the
-// first mapping of the ring.
-std::optional<std::uint64_t> first_shared(const Ring& ring, const GroupSource& group,
-                                          const GroupSource& other) {
-    const auto distance = (other.address + ring.bytes - group.address) % ring.bytes;
-    if (distance == 0 || ring.bytes - distance < other.bytes) return 0;
-    if (distance < group.bytes) return distance;
-    return {};
-}
-
-bool in_ring(const Ring& ring, const GroupSource& group) {
-    return group.address - ring.address < ring.bytes;
-}
-
-}  // namespace
 
 Streamer::Streamer(std::shared_ptr<Driver> driver, CUcontext context, std::uint64_t chunk_bytes,
                    const Unpacking& unpacking)
@@ -51,12 +33,10 @@ bool Streamer::make(const Ring& ring, std::vector<GroupSource> groups, Failure& 
     const bool packed =
         std::ranges::any_of(groups, [](const GroupSource& group) { return !group.chunks.empty(); });
     if (!make_streams(packed, why) || (packed && !make_slots(why))) return false;
+    ring_ = ring;
     groups_.reserve(groups.size());
     for (GroupSource& source : groups) {
-        if (in_ring(ring, source) && source.bytes > ring.bytes) {
-            why = Failure::bad_value("group " + source.name + " is larger than the ring");
-            return false;
-        }
+        if (!fits(source, why)) return false;
         Group& group = groups_.emplace_back();
         static_cast<GroupSource&>(group) = std::move(source);
         if (failed(call_.cuEventCreate(&group.ready, CU_EVENT_DISABLE_TIMING), "cuEventCreate",
@@ -64,20 +44,7 @@ bool Streamer::make(const Ring& ring, std::vector<GroupSource> groups, Failure& 
             return false;
         }
     }
-    for (GroupIndex one = 0; one < groups_.size(); ++one) {
-        Group& group = groups_[one];
-        if (!in_ring(ring, group)) {
-            group.overlaps.push_back({one, 0});
-            continue;
-        }
-        for (GroupIndex other = 0; other < groups_.size(); ++other) {
-            if (!in_ring(ring, groups_[other])) continue;
-            if (const auto from = first_shared(ring, group, groups_[other])) {
-                group.overlaps.push_back({other, *from});
-            }
-        }
-        std::ranges::sort(group.overlaps, {}, &Overlap::from);
-    }
+    find_overlaps();
     return true;
 }
 
@@ -126,6 +93,7 @@ Streamer::~Streamer() {
             if (slot.free != nullptr) call_.cuEventDestroy_v2(slot.free);
         }
     }
+    if (moved_ != nullptr) call_.cuEventDestroy_v2(moved_);
     for (const Group& group : groups_) {
         if (group.ready != nullptr) call_.cuEventDestroy_v2(group.ready);
         for (const TimedCopy& copy : group.timed) {
@@ -158,6 +126,7 @@ bool Streamer::enter(GroupIndex index, const StreamRef& stream, bool& on_its_way
     const std::lock_guard guard(lock_);
     const SlowPathScope scope(call_, context_);
     Group& group = groups_[index];
+    if (!requires_address(group, why)) return false;
     on_its_way = group.valid;
     if (!group.valid) {
         ++counters_.misses;
@@ -205,6 +174,7 @@ bool Streamer::leave(GroupIndex index, const StreamRef& stream, Failure& why) {
     use->stream = stream.id;
     use->since_copy = true;
     group.in_order = {};
+    group.last_use = ++uses_;
     --group.entered;
     if (next_step_ > 0) issue(schedules_[current_].after[next_step_ - 1]);
     return true;
@@ -221,6 +191,7 @@ CUevent Streamer::ready(GroupIndex index, Failure& why) {
     const std::lock_guard guard(lock_);
     const SlowPathScope scope(call_, context_);
     Group& group = groups_[index];
+    if (!requires_address(group, why)) return nullptr;
     if (!group.valid) {
         ++counters_.misses;
         if (!fetch(index, urgent, why)) return nullptr;
@@ -488,6 +459,7 @@ const Streamer::Group* Streamer::in_the_way(const Group& group) const {
 }
 
 bool Streamer::fetch(GroupIndex index, CopyStream stream, Failure& why) {
+    if (!requires_address(groups_[index], why)) return false;
     if (const Group* other = in_the_way(groups_[index]); other != nullptr) {
         why = Failure::bad_value(
             "group " + groups_[index].name + " needs memory that " +
@@ -509,7 +481,7 @@ void Streamer::issue(const Schedule::List& list) {
     for (const GroupIndex index : list) {
         Group& group = groups_[index];
         group.listed = lists_;
-        if (group.valid) continue;
+        if (group.valid || !group.has_address) continue;
         const bool sooner =
             std::any_of(group.overlaps.begin(), group.overlaps.end(), [&](const Overlap& each) {
                 const Group& other = groups_[each.group];

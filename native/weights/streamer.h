@@ -1,7 +1,7 @@
 // Brings groups of weights to the card in stream order, ahead of their use.
 //
-// 1. A group has one address for its life. Groups of the ring share addresses: a copy of one
-//    overwrites those that overlap it.
+// 1. A group has one address, which changes only by move(). Groups of the ring share addresses: a
+//    copy of one overwrites those that overlap it.
 // 2. A stream that enters a group waits for its copy on the GPU. Each chunk of a copy waits on the
 //    GPU for the work that used what it overwrites. The host waits for nothing.
 // 3. Two streams copy: one follows the schedule, the other serves what is needed at once, and gets
@@ -12,6 +12,8 @@
 // 5. A prefetch that fails is tried again when its group is entered, and that reports the failure.
 // 6. In a pass that goes as scheduled, all driver calls are copies, events and waits for events:
 //    streams and events were made before.
+// 7. A group whose memory was taken away has no address until it is moved to another one: whatever
+//    needs it fails meanwhile.
 #pragma once
 
 #include <array>
@@ -20,6 +22,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/failure.h"
@@ -115,6 +118,21 @@ class Streamer {
     // Its bytes may be overwritten; the next use copies it again. False: it is in use or pinned.
     bool evict(GroupIndex group, Failure& why);
 
+    // moves.cpp: groups whose addresses change.
+    using Moves = std::vector<std::pair<GroupIndex, CUdeviceptr>>;
+    // To other addresses, of the ring or of memory of their own; the next use copies them again.
+    // Copies come behind the work at the old addresses and, if given, behind what `behind` has been
+    // issued so far. False: a group is in use or pinned, or the driver failed, and none is moved.
+    bool move(const Moves& moves, CUstream behind, Failure& why);
+    // Takes its memory away from a group: work that is issued to the stream from now on comes
+    // behind all work on that memory. False: it is in use or pinned, or has none.
+    bool vacate(GroupIndex group, CUstream stream, Failure& why);
+    // The same order, and the group keeps its memory.
+    bool order_behind(GroupIndex group, CUstream stream, Failure& why);
+    bool has_address(GroupIndex group) const;
+    // A number that grows with each leave(); 0: it was never used.
+    std::uint64_t last_use(GroupIndex group) const;
+
     // Waits on the host for all copies, and for the work that was issued before each leave().
     bool synchronize(Failure& why);
     Counters counters() const;
@@ -161,7 +179,9 @@ class Streamer {
         std::size_t now_timed = 0;
         bool valid = false;  // copied, or being copied, and not overwritten since
         bool pinned = false;
+        bool has_address = true;
         std::uint32_t entered = 0;
+        std::uint64_t last_use = 0;
         Writer written_by = scheduled;
         // Writers that come behind everything that was done with it so far.
         InOrder in_order{true, true, true, true};
@@ -180,7 +200,11 @@ class Streamer {
     bool make(const Ring& ring, std::vector<GroupSource> groups, Failure& why);
     bool make_streams(bool packed, Failure& why);
     bool make_slots(Failure& why);
+    bool fits(const GroupSource& group, Failure& why) const;
+    void find_overlaps();
     // With the lock, in the context.
+    bool let_wait(const Group& group, CUstream stream, Failure& why);
+    bool requires_address(const Group& group, Failure& why) const;
     bool come_behind(Group& group, Writer writer, Failure& why);
     // ... behind all that is in the bytes of the group before this one; continues at `overlap`.
     bool come_behind_up_to(const Group& group, std::uint64_t end, std::size_t& overlap,
@@ -213,11 +237,14 @@ class Streamer {
     std::array<std::array<Slot, Unpacking::kSlots>, 2> slots_{};  // by copy stream
     std::array<std::size_t, 2> next_slot_{};
     std::array<std::uint64_t, 2> stream_ids_{};
+    Ring ring_;
     std::vector<Group> groups_;
+    CUevent moved_ = nullptr;  // made by the first move that needs it
     std::vector<Schedule> schedules_;
     std::uint32_t current_ = 0;  // the schedule that is followed
     std::size_t next_step_ = 0;  // of it: those before have been entered
     std::uint64_t lists_ = 0;    // issued so far
+    std::uint64_t uses_ = 0;     // that have ended
     Counters counters_;
     bool logs_copies_ = false;
     std::vector<Copied> copied_;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,9 @@ import msgspec
 
 from vramkit import _core
 from vramkit.driver.opening import device_of
+from vramkit.driver.types import shown
 from vramkit.pool.config import PoolConfig, PoolStats
+from vramkit.pool.shortage import ShortageCallback
 
 if TYPE_CHECKING:
     from vramkit.driver import Device
@@ -97,6 +99,19 @@ class Pool(_core.PoolEngine):
         from vramkit.pool.snapshot import take
 
         return take(self, self._layout(), stacks)
+
+    def on_shortage(self, callback: Callable[[int], int]) -> ShortageCallback:
+        """When a malloc is short of memory, call `callback(nbytes)`: it frees blocks to the pool
+        and returns how many bytes that were, 0 for none. The malloc then tries again, asks again if
+        that was not enough, and fails when nothing more comes.
+
+        It runs on the thread that allocates, which may be one of another library: it must not wait
+        for other threads. A malloc inside it asks nobody. What it raises goes to
+        sys.unraisablehook. It is called until close() of what is returned.
+        """
+        if not callable(callback):
+            raise TypeError(f"callback is {shown(callback)}; it must be callable with the bytes")
+        return ShortageCallback(self, self._add_shortage_callback(callback))
 
     def trim(self) -> int:
         """Give idle memory whose work is done back to the driver. Returns the bytes released."""
