@@ -164,7 +164,8 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_
     for (int asks = 0; may_wait && why.kind == Failure::Kind::out_of_memory; ++asks) {
         if (found_after_gpu_wait()) return served();
         member.reset();  // nobody hurries because of one that waits for work
-        const bool freed = asks < kAsks && ask_for_memory(guard, request.bytes);
+        const std::uint64_t lacking = asks == 0 ? lacking_bytes(request.bytes) : request.bytes;
+        const bool freed = asks < kAsks && ask_for_memory(guard, lacking);
         if (!is_open(why)) return {};
         if (freed && (gather_all() || found_after_gpu_wait())) return served();
         // Releases the lock: host functions in the awaited work may free. Others may take what was
@@ -178,6 +179,14 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_
     maintenance_.notice();
     if (why.kind == Failure::Kind::out_of_memory) why.message = explain(request.asked, why);
     return {};
+}
+
+// What callbacks must free if all that is free, and all that the pool may still take from the
+// driver, can be used: less than the whole request, most often. At least 1.
+std::uint64_t Pool::lacking_bytes(std::uint64_t bytes) const {
+    const std::uint64_t most = parts_.memory.most_bytes(), live = live_bytes();
+    const std::uint64_t room = most - std::min(most, live);
+    return std::max(bytes, room + 1) - room;
 }
 
 // Releases the lock: callbacks free to the pool. False: nothing was freed.
@@ -314,7 +323,7 @@ std::uint64_t Pool::malloc_direct(ThreadCache& cache, std::uint64_t bytes, bool 
     if (address == 0 && why.kind == Failure::Kind::out_of_memory) {
         parts_.threads.drain_all();
         if (may_wait) {
-            ask_for_memory(guard, bytes);
+            ask_for_memory(guard, lacking_bytes(bytes));
             parts_.wait(guard);
             parts_.direct.free_ended(guard);
             if (!is_open(why)) return 0;

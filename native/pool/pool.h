@@ -175,6 +175,7 @@ class Pool final : public Resource {
     BlockRef take_after_gpu_wait(const ThreadCache& cache, const Request& request);
     std::uint64_t malloc_direct(ThreadCache& cache, std::uint64_t bytes, bool may_wait,
                                 Failure& why);
+    std::uint64_t lacking_bytes(std::uint64_t bytes) const;
     bool ask_for_memory(std::unique_lock<BriefMutex>& guard, std::uint64_t bytes);
     bool is_open(Failure& why) const;
     std::string explain(std::uint64_t bytes, const Failure& cause) const;

@@ -11,7 +11,7 @@
 
 namespace vramkit::pool {
 
-// 1. A callback is told how many bytes are asked for, frees blocks to the pool, and returns how
+// 1. A callback is told how many bytes are lacking, frees blocks to the pool, and returns how
 // many
 //    bytes that were; 0: it has none to give.
 // 2. It runs on the thread that asks for memory, with no lock of the pool held: several threads may

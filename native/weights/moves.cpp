@@ -57,7 +57,7 @@ bool Streamer::move(const Moves& moves, CUstream behind, Failure& why) {
         GroupSource moved;
         moved.name = group.name, moved.address = address, moved.bytes = group.bytes;
         if (!fits(moved, why)) return false;
-        if (group.entered > 0 || group.pinned) {
+        if (group.has_address && (group.entered > 0 || group.pinned)) {
             why = Failure::bad_value("group " + group.name +
                                      (group.pinned ? " is pinned" : " is in use") +
                                      ": release it before it is moved");

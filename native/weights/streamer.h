@@ -122,7 +122,8 @@ class Streamer {
     using Moves = std::vector<std::pair<GroupIndex, CUdeviceptr>>;
     // To other addresses, of the ring or of memory of their own; the next use copies them again.
     // Copies come behind the work at the old addresses and, if given, behind what `behind` has been
-    // issued so far. False: a group is in use or pinned, or the driver failed, and none is moved.
+    // issued so far. False: a group is in use or pinned where it is, or the driver failed, and none
+    // is moved.
     bool move(const Moves& moves, CUstream behind, Failure& why);
     // Takes its memory away from a group: work that is issued to the stream from now on comes
     // behind all work on that memory. False: it is in use or pinned, or has none.

@@ -60,6 +60,21 @@ TEST(a_callback_frees_what_a_malloc_is_short_of) {
     check_order(card);
 }
 
+TEST(a_callback_is_told_what_is_lacking_and_then_the_whole_request) {
+    const Card card;
+    const auto pool = open_pool(card, limited(16));
+    const StreamRef stream = card.stream(true);
+    Holder holder(*pool, stream, 3);
+    std::vector<std::uint64_t> asked;
+    pool->shortage().add([&](std::uint64_t bytes) {
+        asked.push_back(bytes);
+        return asked.size() == 1 ? std::uint64_t{1} : holder.give(bytes);
+    });
+    must_free(*pool, must_malloc(*pool, 5 * kMiB, stream));
+    CHECK_EQUAL(asked, (std::vector<std::uint64_t>{kMiB, 5 * kMiB}));
+    holder.give(16 * kMiB);
+}
+
 TEST(a_block_that_a_callback_freed_is_handed_out_behind_its_work) {
     const Card card;
     const auto pool = open_pool(card, limited(16));
@@ -201,8 +216,7 @@ TEST(after_its_removal_a_callback_is_neither_called_nor_under_way) {
         ended = true;
         return 0;
     });
-    auto asks = std::async(std::launch::async,
-                           [&] { CHECK(is_refused(*pool, 4 * kMiB, other)); });
+    auto asks = std::async(std::launch::async, [&] { CHECK(is_refused(*pool, 4 * kMiB, other)); });
     begun.get_future().wait();
     auto removes = std::async(std::launch::async, [&] {
         pool->shortage().remove(number);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "pool_bench.h"
+#include "weights/giving_way.h"
 #include "weights/packing.h"
 #include "weights/streamer.h"
 
@@ -125,6 +126,11 @@ class Model {
     }
     bool prefetch(GroupIndex group, bool urgent) const {
         return done([&](Failure& why) { return streamer->prefetch(group, urgent, why); });
+    }
+    bool move(const Streamer::Moves& moves, CUstream behind = nullptr) {
+        if (!done([&](Failure& why) { return streamer->move(moves, behind, why); })) return false;
+        for (const auto& [group, address] : moves) groups[group].address = address;
+        return true;
     }
     bool evict(GroupIndex group) const {
         return done([&](Failure& why) { return streamer->evict(group, why); });
@@ -320,6 +326,126 @@ TEST(packed_chunks_are_decoded_behind_their_copies_and_slots_are_free_again_behi
         check_order(card);
         check_nothing_left();
     }
+}
+
+TEST(a_copy_waits_for_the_work_at_an_address_that_a_group_was_moved_from) {
+    for (const bool urgent : {false, true}) {
+        const Card card;
+        {
+            Model model(card, {512, 512});
+            const Reader reader(model);
+            CHECK(model.prefetch(0, false));
+            CHECK(model.enter(0, reader.stream));
+            CHECK(!model.move({{1, model.groups[0].address}, {0, model.groups[1].address}}));
+            card.occupy(reader.stream);
+            reader.read(0);
+            CHECK(model.leave(0, reader.stream));
+            // They change places, and nothing of the first is known at its old one any more.
+            CHECK(model.move({{1, model.groups[0].address}, {0, model.groups[1].address}}));
+            CHECK(!model.streamer->on_its_way(0));
+            CHECK(model.prefetch(1, urgent));
+            reader.must_use(1);
+            reader.must_use(0);
+            check_order(card);
+        }
+        check_order(card);
+        check_nothing_left();
+    }
+}
+
+TEST(a_copy_waits_for_what_was_done_with_memory_that_a_group_is_moved_to) {
+    for (const bool urgent : {false, true}) {
+        const Card card;
+        {
+            const auto pool = open_pool(card, limited(8));
+            const StreamRef stream = card.stream(true);
+            Model model(card, {512}, 512);
+            const Reader reader(model);
+            weights::GivingWay residents(*model.streamer, pool, stream);
+            const std::uint64_t before = must_malloc(*pool, kMiB, stream);
+            card.occupy(stream);
+            card.use(before, kMiB, stream);
+            must_free(*pool, before);
+            const std::uint64_t block = must_malloc(*pool, kMiB, stream);
+            CHECK_EQUAL(block, before);
+            CHECK(model.move({{1, block}}, stream.handle));
+            residents.settle(1, block, kMiB);
+            CHECK(model.prefetch(1, urgent));
+            reader.must_use(1);
+            check_order(card);
+        }
+        check_order(card);
+    }
+}
+
+TEST(memory_of_a_group_that_gives_way_is_used_again_behind_its_work) {
+    for (const bool used : {true, false}) {
+        const Card card;
+        {
+            const auto pool = open_pool(card, limited(8));
+            const StreamRef stream = card.stream(true), asks = card.stream(true);
+            Model model(card, {512}, 512);
+            const Reader reader(model);
+            weights::GivingWay residents(*model.streamer, pool, stream);
+            const std::uint64_t block = must_malloc(*pool, kMiB, stream);
+            CHECK(model.move({{1, block}}, stream.handle));
+            residents.settle(1, block, kMiB);
+            CHECK(model.prefetch(1, false));
+            if (used) {
+                CHECK(model.enter(1, reader.stream));
+                Failure why;
+                CHECK_EQUAL(pool->malloc(8 * kMiB, asks, true, why), std::uint64_t{0});
+                card.occupy(reader.stream);
+                reader.read(1);
+                CHECK(model.leave(1, reader.stream));
+            }
+            const std::uint64_t whole = must_malloc(*pool, 8 * kMiB, asks);
+            card.use(whole, 8 * kMiB, asks);
+            CHECK_EQUAL(residents.counts().groups, std::uint64_t{1});
+            CHECK_EQUAL(residents.counts().bytes, kMiB);
+            CHECK(residents.settled().empty());
+            // Without memory it cannot be used, until it is in the ring.
+            CHECK(!model.enter(1, reader.stream));
+            CHECK(!model.prefetch(1, true));
+            CHECK(model.move({{1, model.groups[0].address}}));
+            reader.must_use(1);
+            reader.must_use(0);
+            must_free(*pool, whole);
+            check_order(card);
+        }
+        check_order(card);
+    }
+}
+
+TEST(the_group_that_was_used_last_gives_way_first_and_pinned_ones_stay) {
+    const Card card;
+    {
+        const auto pool = open_pool(card, limited(8));
+        const StreamRef stream = card.stream(true), asks = card.stream(true);
+        Model model(card, {256, 256, 256, 256});
+        const Reader reader(model);
+        {
+            weights::GivingWay residents(*model.streamer, pool, stream);
+            for (const GroupIndex group : {0u, 1u, 2u, 3u}) {
+                const std::uint64_t block = must_malloc(*pool, 2 * kMiB, stream);
+                CHECK(model.move({{group, block}}, stream.handle));
+                residents.settle(group, block, 2 * kMiB);
+            }
+            for (const GroupIndex group : {2u, 0u, 3u, 1u}) reader.must_use(group);
+            model.streamer->pin(3, true);
+            const std::uint64_t one = must_malloc(*pool, kMiB, asks);
+            CHECK_EQUAL(residents.settled(), (std::vector<GroupIndex>{0, 2, 3}));
+            const std::uint64_t two = must_malloc(*pool, 2 * kMiB, asks);
+            CHECK_EQUAL(residents.settled(), (std::vector<GroupIndex>{2, 3}));
+            must_free(*pool, one);
+            must_free(*pool, two);
+            model.streamer->pin(3, false);
+        }
+        // What is left goes back with the object.
+        CHECK_EQUAL(pool->live_bytes(), std::uint64_t{0});
+        check_order(card);
+    }
+    check_order(card);
 }
 
 TEST(a_pass_as_scheduled_copies_ahead_and_in_order) {

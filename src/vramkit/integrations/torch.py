@@ -60,6 +60,11 @@ def install(pool: Pool | None = None, *, device: Device | int | None = None) -> 
     return chosen
 
 
+def serving(device: int = 0) -> Pool | None:
+    """The pool that install() made serve the device; None before install()."""
+    return None if _installed is None else _pool_of(device)
+
+
 def mem_pool(pool: Pool | None = None, *, device: Device | int | None = None) -> Any:
     """A torch.cuda.MemPool with vramkit's memory, for `with torch.cuda.use_mem_pool(...)`.
 

@@ -101,7 +101,7 @@ class Pool(_core.PoolEngine):
         return take(self, self._layout(), stacks)
 
     def on_shortage(self, callback: Callable[[int], int]) -> ShortageCallback:
-        """When a malloc is short of memory, call `callback(nbytes)`: it frees blocks to the pool
+        """When a malloc lacks memory, call `callback(nbytes)`: it frees blocks to the pool
         and returns how many bytes that were, 0 for none. The malloc then tries again, asks again if
         that was not enough, and fails when nothing more comes.
 

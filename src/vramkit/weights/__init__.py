@@ -1,5 +1,6 @@
 """Weights that do not fit the card, streamed to it ahead of their use."""
 
+from vramkit.weights.giving_way import GivingWayStats as GivingWayStats
 from vramkit.weights.layout import BudgetError as BudgetError
 from vramkit.weights.layout import Group as Group
 from vramkit.weights.layout import Layout as Layout

@@ -25,7 +25,11 @@ class GroupOnCard(ShownGroup):
         self._group = manager.layout.groups[number]
         address = manager.address(self._group.layer, self._group.name)
         super().__init__(address, self._group.nbytes, number, store, memory, weights)
-        self.resident = manager.layout.resident[number]
+        # One that may give way is used like a streamed one: outside of its parts its parameters are
+        # those in host memory, which stay when the others go.
+        self.resident = manager.layout.resident[number] and not manager.gives_way(
+            self._group.layer, self._group.name
+        )
         self._settled = False
 
     @property
@@ -33,7 +37,10 @@ class GroupOnCard(ShownGroup):
         return self._manager.closed
 
     def _wait(self, stream: SupportsCudaStream) -> None:
-        self._manager.wait_group_ready(self._group.layer, self._group.name, compute_stream=stream)
+        layer, name = self._group.layer, self._group.name
+        address = self._manager.wait_group_ready(layer, name, compute_stream=stream)
+        if address != self._address:
+            self._look_at(address)
 
     def _release(self, stream: SupportsCudaStream) -> None:
         self._manager.release(self._group.layer, self._group.name, compute_stream=stream)

@@ -35,7 +35,6 @@ class PartHooks(_NotCopied):
     ) -> None:
         self._torch, self._part, self._groups, self._backward = torch, part, groups, backward
         self._streamed = [group for group in groups if not group.resident]
-        self._addresses = {storage_address(torch, group.raw) for group in self._streamed}
         self.name, self.was_called = part.name, False
         self._calls: list[_PartCall] = []  # under way
         self._undo = ExitStack()
@@ -101,12 +100,14 @@ class PartHooks(_NotCopied):
             for group, stream in reversed(call.begun):
                 ends.callback(group.end, stream)
             ends.push(call.undo)
-            return map_tensors(self._torch, self._without_weights, result)
+            addresses = {storage_address(self._torch, group.raw) for group in self._streamed}
 
-    def _without_weights(self, tensor: Any) -> Any:
-        """A result that is a weight or a view of one would show other weights soon."""
-        is_weight = storage_address(self._torch, tensor) in self._addresses
-        return tensor.clone() if is_weight else tensor
+            def without_weights(tensor: Any) -> Any:
+                """A result that is a weight or a view of one would show other weights soon."""
+                is_weight = storage_address(self._torch, tensor) in addresses
+                return tensor.clone() if is_weight else tensor
+
+            return map_tensors(self._torch, without_weights, result)
 
 
 def _refuse_freezing() -> None:

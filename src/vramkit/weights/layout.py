@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import NamedTuple
 
 import msgspec
@@ -229,22 +230,65 @@ def _lay_out(
     if flows and (largest := _rounded(max(flows), granularity)) > ring:
         # A ring that closes is too small for this group. The gap is then behind the last one.
         ring, around = largest, streamed
+    stays_at = list(accumulate(n if stays else 0 for n, stays in zip(sizes, resident, strict=True)))
+    return Layout(
+        groups=tuple(groups),
+        resident=tuple(resident),
+        offsets=_offsets(sizes, resident, [0, *stays_at[:-1]], ring, around),
+        resident_bytes=_rounded(stays_at[-1], granularity),
+        ring_bytes=ring,
+        laps=laps if ring else 0,
+    )
+
+
+def _offsets(
+    sizes: Sequence[int],
+    resident: Sequence[bool],
+    stays_at: Sequence[int],
+    ring: int,
+    around: int,
+) -> tuple[int, ...]:
+    """Streamed groups lie behind each other, spread over `around` bytes of the ring in all."""
+    streamed = _sum(sizes, resident, False)
     offsets = []
-    stays_at = flows_at = 0
-    for nbytes, stays in zip(sizes, resident, strict=True):
-        if stays:
-            offsets.append(stays_at)
-            stays_at += nbytes
+    flows_at = 0
+    for number, nbytes in enumerate(sizes):
+        if resident[number]:
+            offsets.append(stays_at[number])
         else:
             # What rounding added is spread over all of them: in one place it would shift groups
             # against those of the lap before.
             offsets.append(flows_at * around // streamed // ALIGNMENT * ALIGNMENT % ring)
             flows_at += nbytes
-    return Layout(
-        groups=tuple(groups),
+    return tuple(offsets)
+
+
+def lay_out_again(layout: Layout, resident: Sequence[bool]) -> Layout:
+    """With other residents and the same ring, which must hold each of the other groups. Streamed
+    groups lie elsewhere then."""
+    sizes = [_rounded(group.nbytes, ALIGNMENT) for group in layout.groups]
+    ring = layout.ring_bytes
+    laps = -(-_sum(sizes, resident, False) // ring)
+    changed = _sum(sizes, resident, True) - _sum(sizes, layout.resident, True)
+    return msgspec.structs.replace(
+        layout,
         resident=tuple(resident),
-        offsets=tuple(offsets),
-        resident_bytes=_rounded(stays_at, granularity),
-        ring_bytes=ring,
-        laps=laps if ring else 0,
+        offsets=_offsets(sizes, resident, layout.offsets, ring, laps * ring),
+        resident_bytes=layout.resident_bytes + changed,
+        laps=laps,
     )
+
+
+def lay_out_beside(layout: Layout, number: int, used: Collection[int]) -> Layout:
+    """With one resident in the ring, beside the groups there that are used now: all others stay
+    where they are. If there is no room, it shares bytes with those."""
+    resident = tuple(stays and each != number for each, stays in enumerate(layout.resident))
+    ends = (layout.offsets[each] + layout.groups[each].nbytes for each in used)
+    starts = (_rounded(end, ALIGNMENT) % layout.ring_bytes for end in ends)
+    made = layout
+    for offset in (0, *starts):
+        offsets = (*layout.offsets[:number], offset, *layout.offsets[number + 1 :])
+        made = msgspec.structs.replace(layout, resident=resident, offsets=offsets)
+        if not any(made.share_bytes(number, each) for each in used):
+            break
+    return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from threading import Lock
 from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
@@ -13,12 +14,30 @@ from vramkit import _core
 from vramkit.driver.errors import ClosedError
 from vramkit.driver.types import Owner, SupportsCudaStream, integer, shown, size, truth
 from vramkit.report.units import bytes_text
-from vramkit.weights.layout import ALIGNMENT, BudgetError, Group, Layout, plan_layout
+from vramkit.weights.giving_way import (
+    NONE_CAN,
+    WITHOUT_POOL,
+    WITHOUT_RING,
+    GivingWayStats,
+    Residents,
+    require_pool,
+    that_give_way,
+)
+from vramkit.weights.layout import (
+    ALIGNMENT,
+    BudgetError,
+    Group,
+    Layout,
+    lay_out_again,
+    lay_out_beside,
+    plan_layout,
+)
 from vramkit.weights.packing import PackedChunk, Packing
 from vramkit.weights.schedule import POLICIES, Policy, Schedule, make_schedule
 from vramkit.weights.timing import MeasuredPass, Timing
 
 if TYPE_CHECKING:
+    from vramkit import Pool
     from vramkit.driver import Device, Event
 
 CHUNK = 64 << 20
@@ -49,7 +68,8 @@ class WeightManager(Owner):
 
     `groups` are in the order of their use; those whose numbers are in `prefer` are resident before
     others. `sources` are the addresses of their bytes in pinned
-    host memory, which must stay valid until close(). Every group keeps its device address. With
+    host memory, which must stay valid until close(). Every group keeps its device address, unless
+    residents give way. With
     `packings`, the bytes of a group are what its Packing has stored, and are decoded on the card;
     the staging for that counts against the budget.
 
@@ -58,6 +78,10 @@ class WeightManager(Owner):
     where a pass begins: an order other than that of `groups` is then learnt after its first pass,
     and several orders are kept. Without begin_pass() a pass is expected to follow `groups`; what
     is used out of order is copied when it is needed.
+
+    With a `pool`, residents but for those in `prefer` are blocks of it. When the pool is short of
+    memory, it takes back those that are not in use, and they are streamed until there is room
+    again. What is streamed then moves in the ring: wait_group_ready() returns where it is.
 
     `timing` records events around each use of a group, for last_pass().
 
@@ -79,9 +103,12 @@ class WeightManager(Owner):
         prefer: Collection[int] = (),
         chunk: int = CHUNK,
         packings: Sequence[Packing | None] = (),
+        pool: Pool | None = None,
         timing: bool = False,
     ) -> None:
         self.device = device
+        if pool is not None:
+            require_pool(pool, device)
         self._epoch = device.epoch
         self.policy = chosen_policy(policy)
         self._numbers = {(group.layer, group.name): n for n, group in enumerate(groups)}
@@ -92,7 +119,7 @@ class WeightManager(Owner):
             raise ValueError(f"there are {len(groups)} groups and {len(sources)} sources")
         if not (chunk := size(chunk, "chunk")) or chunk % ALIGNMENT:
             raise ValueError(f"chunk is {chunk}; it may be a multiple of {ALIGNMENT} bytes")
-        chunks = _packed_chunks(groups, packings)
+        self._chunks = chunks = _packed_chunks(groups, packings)
         slot = _staging_slot(chunks)
         self.staging_bytes = _core.STAGING_SLOTS * slot
         first = plan_schedule(
@@ -107,8 +134,16 @@ class WeightManager(Owner):
         self.layout = first.layout
         self.sent_bytes = _sent(self.layout, chunks)
         """What the link carries in a pass: the streamed groups, packed or as they are."""
+        give_way = () if pool is None else that_give_way(self.layout, prefer)
+        self.fixed_because: str | None = None
+        """Why residents do not give way; None: some do."""
+        if not give_way:
+            has_ring = self.layout.ring_bytes > 0
+            self.fixed_because = (
+                WITHOUT_POOL if pool is None else NONE_CAN if has_ring else WITHOUT_RING
+            )
         with ExitStack() as stack:
-            self._addresses, self.ring_address = _place(device, self.layout, stack)
+            self._addresses, self.ring_address = _place(device, self.layout, give_way, stack)
             self._engine = _core.StreamerEngine(
                 device,
                 self.ring_address,
@@ -122,7 +157,12 @@ class WeightManager(Owner):
                 chunk,
                 _decoding(device, slot, stack),
             )
+            come_and_go = stack.enter_context(device.stream()) if give_way else None
             self._memory = stack.pop_all()
+        self._residents: Residents | None = None
+        self._last_given: GivingWayStats | None = None
+        self._planning = Lock()  # of addresses and schedules, when they change
+        self._is_beside = False  # a group lies where the layout of a pass would not have it
         self._schedules: list[Schedule] = []
         self._next: list[int] = []  # the schedule that follows each; -1: one that is gone
         self._exchanged = 0  # the schedule that was replaced last
@@ -139,6 +179,11 @@ class WeightManager(Owner):
         self._last_stats = WeightStats(0, 0, 0, 0, 0, 0)
         self._closed = False
         try:
+            if pool is not None and come_and_go is not None:
+                residents = Residents(pool, come_and_go, self._engine, self.layout, give_way)
+                for number, address in residents.settle_all().items():
+                    self._addresses[number] = address
+                self._residents = residents
             for number, resident in enumerate(self.layout.resident):
                 if resident:
                     self._engine.prefetch(number, False)
@@ -165,12 +210,12 @@ class WeightManager(Owner):
         if priority not in ("normal", "high"):
             raise ValueError(f"priority is {priority!r}; it may be 'normal' or 'high'")
         if not truth(pin, "pin") or number in self._pinned:
-            self._engine.prefetch(number, priority == "high")
+            self._prefetch(number, priority == "high")
             return
         # Pinned first: another thread must not overwrite it in between.
         self._engine.pin(number, True)
         try:
-            self._engine.prefetch(number, priority == "high")
+            self._prefetch(number, priority == "high")
         except BaseException:
             self._engine.pin(number, False)
             raise
@@ -182,15 +227,17 @@ class WeightManager(Owner):
         """Work issued to the stream from now on may use the group, until release(). Returns its
         address. The stream waits on the GPU; a group that is not on its way is copied at once."""
         number = self._number(layer, group)
+        if self._residents is not None:
+            self._residents.note_use()
         if self.policy.wait == "block" and self._begins_layer(number):
-            self._engine.ensure(number)
+            self._ensure(number)
         streams = self._streams.setdefault(number, [])
         if streams or self._timing is None:
-            self._engine.enter(number, compute_stream)
+            self._enter(number, compute_stream)
         else:
             try:
                 self._steps[number] = self._timing.asked(number, compute_stream)
-                self._engine.enter(number, compute_stream)
+                self._enter(number, compute_stream)
             except BaseException:
                 self._timing.fail()
                 raise
@@ -251,7 +298,7 @@ class WeightManager(Owner):
     def ensure_group_on_gpu(self, layer: int, group: str) -> None:
         """The host waits until the group has arrived."""
         number = self._number(layer, group)
-        self._engine.ensure(number)
+        self._ensure(number)
 
     def evict(self, layer: int, group: str) -> None:
         """Forget that the group is on the card: its next use copies it again."""
@@ -265,6 +312,8 @@ class WeightManager(Owner):
         self._require_open()
         if self._entered:
             self._learn(tuple(self._entered))
+        if self._residents is not None:
+            self._follow_memory(self._residents, ended=bool(self._entered))
         self._entered = []
         if self._timing is not None:
             self._timing.begin_pass()
@@ -306,6 +355,100 @@ class WeightManager(Owner):
         self._next[number] = number
         return number
 
+    # Residents that give way
+
+    def gives_way(self, layer: int, group: str) -> bool:
+        """Whether the group is resident only while there is memory for it."""
+        number = self._number(layer, group)
+        return self._residents is not None and number in self._residents.groups
+
+    def giving_way(self) -> GivingWayStats | None:
+        """None: residents do not give way, and `fixed_because` says why. After close(): as they
+        were then."""
+        if self._closed or self._residents is None:
+            return self._last_given
+        return self._residents.stats()
+
+    # Until the group has an address: its memory may be taken away at any time before this.
+
+    def _enter(self, number: int, stream: SupportsCudaStream) -> None:
+        while self._engine.enter(number, stream) is None:
+            self._put_into_ring(number)
+
+    def _prefetch(self, number: int, urgent: bool) -> None:
+        while self._engine.prefetch(number, urgent) is None:
+            self._put_into_ring(number)
+
+    def _ensure(self, number: int) -> None:
+        while self._engine.ensure(number) is None:
+            self._put_into_ring(number)
+
+    def _follow_memory(self, residents: Residents, *, ended: bool) -> None:
+        """Between two uses of groups: some gave way since, or one may return."""
+        returns = residents.end_pass() if ended else None
+        if returns is not None:
+            with self._planning:
+                address = residents.settle(returns)
+                if address is not None:
+                    self._addresses[returns] = address
+                    self._engine.prefetch(returns, False)  # unless it has given way again
+        if self._is_beside or residents.now() != self.layout.resident:
+            with self._planning:
+                self._plan_again(residents)
+
+    def _plan_again(self, residents: Residents) -> bool:
+        """All that is streamed now, behind each other around the ring. False: a group is in use or
+        pinned where it is."""
+        layout = lay_out_again(self.layout, residents.now())
+        moves = [
+            (number, address)
+            for number, resident in enumerate(layout.resident)
+            if not resident
+            and (address := self.ring_address + layout.offsets[number]) != self._addresses[number]
+        ]
+        if not self._engine.move(moves):
+            return False
+        self._is_beside = False
+        self._adopt(layout, moves)
+        return True
+
+    def _put_into_ring(self, number: int) -> None:
+        """A group that gave way is needed. If the ring cannot be planned again, since groups in it
+        are in use, it goes where none of those is."""
+        assert self._residents is not None
+        with self._planning:
+            if self._addresses[number] - self.ring_address in range(self.layout.ring_bytes):
+                return  # another thread was quicker
+            used = self._used_in_ring()
+            if not used and self._plan_again(self._residents):
+                return
+            layout = lay_out_beside(self.layout, number, used)
+            move = (number, self.ring_address + layout.offsets[number])
+            if self._engine.move([move]):
+                self._is_beside = True
+                self._adopt(layout, [move])
+
+    def _used_in_ring(self) -> list[int]:
+        """Groups that are in use or pinned."""
+        return [
+            number
+            for number, resident in enumerate(self.layout.resident)
+            if not resident and (self._streams.get(number) or number in self._pinned)
+        ]
+
+    def _adopt(self, layout: Layout, moves: Sequence[tuple[int, int]]) -> None:
+        self.layout = layout
+        self.sent_bytes = _sent(layout, self._chunks)
+        for number, address in moves:
+            self._addresses[number] = address
+        for number, known in enumerate(self._schedules):
+            made = make_schedule(layout, known.order, self.policy, known.following, must_fit=False)
+            follows = self._next[number]
+            self._schedules[number] = made
+            self._engine.replace_schedule(
+                number, *_lists(made), follows if follows >= 0 else number
+            )
+
     # What it says
 
     @property
@@ -314,7 +457,8 @@ class WeightManager(Owner):
         return self._schedules[self._following]
 
     def address(self, layer: int, group: str) -> int:
-        """The device address of a group, the same for the manager's life."""
+        """The device address of a group, the same for the manager's life. If residents give way,
+        it may change whenever the group is not in use."""
         return self._addresses[self._number(layer, group)]
 
     def on_its_way(self, layer: int, group: str) -> bool:
@@ -362,6 +506,7 @@ class WeightManager(Owner):
         there = self.memory_is_there()
         if there:
             self._last_stats = self.stats()
+            self._last_given = self.giving_way()
         self._closed = True
         try:
             if there:
@@ -371,6 +516,7 @@ class WeightManager(Owner):
         finally:
             if self._timing is not None:
                 self._timing.close()
+            self._residents = None
             del self._engine
             self._memory.close()
 
@@ -529,11 +675,23 @@ def _decoding(device: Device, slot: int, stack: ExitStack) -> tuple[int, int, in
     )
 
 
-def _place(device: Device, layout: Layout, stack: ExitStack) -> tuple[list[int], int]:
-    """Device addresses of the groups and of the ring, in memory that the stack gives back."""
-    stays = flows = 0
-    if layout.resident_bytes:
-        stays = stack.enter_context(device.alloc(layout.resident_bytes)).address
+def _place(
+    device: Device, layout: Layout, give_way: Collection[int], stack: ExitStack
+) -> tuple[list[int], int]:
+    """Device addresses of the groups and of the ring, in memory that the stack gives back; 0 for
+    residents that give way, whose memory is not here."""
+    flows = 0
+    own: dict[int, int] = {}  # offsets of the other residents
+    end = 0
+    for number, group in enumerate(layout.groups):
+        if layout.resident[number] and number not in give_way:
+            own[number] = end
+            end += -(-group.nbytes // ALIGNMENT) * ALIGNMENT
+    stays = 0
+    if end:
+        granularity = device.granularity
+        rounded = -(-end // granularity) * granularity
+        stays = stack.enter_context(device.alloc(rounded)).address
     if nbytes := layout.ring_bytes:
         addresses = device.reserve(2 * nbytes)
         stack.enter_context(addresses)
@@ -542,5 +700,8 @@ def _place(device: Device, layout: Layout, stack: ExitStack) -> tuple[list[int],
             addresses.map(memory, nbytes)
         addresses.set_access()
         flows = addresses.address
-    bases = (stays if resident else flows for resident in layout.resident)
-    return [base + offset for base, offset in zip(bases, layout.offsets, strict=True)], flows
+    addresses_of = [
+        stays + own[number] if number in own else 0 if resident else flows + layout.offsets[number]
+        for number, resident in enumerate(layout.resident)
+    ]
+    return addresses_of, flows

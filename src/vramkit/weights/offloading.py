@@ -15,6 +15,7 @@ from vramkit.report.units import bytes_text
 from vramkit.weights.backward import Backward
 from vramkit.weights.budget import parse_budget
 from vramkit.weights.experts import ExpertCache
+from vramkit.weights.giving_way import USED_TOGETHER, require_pool
 from vramkit.weights.group_on_card import GroupOnCard
 from vramkit.weights.hooks import ModelHooks, PartHooks
 from vramkit.weights.layout import ALIGNMENT, BudgetError, Layout
@@ -38,9 +39,10 @@ from vramkit.weights.store import (
     memory_of,
     packed_if_it_pays,
 )
-from vramkit.weights.torch_memory import TorchMemory, torch_memory
+from vramkit.weights.torch_memory import TorchMemory, pool_of_torch, torch_memory
 
 if TYPE_CHECKING:
+    from vramkit import Pool
     from vramkit.driver import Device
 
 LINK_SAMPLE = 256 << 20
@@ -64,6 +66,7 @@ def offload(
     source: Source | None = None,
     packing: Literal["off", "bf16-12", "auto"] = "off",
     experts: Literal["whole", "routed"] = "whole",
+    pool: Pool | None = None,
     progress: Progress | None = None,
 ) -> Offload:
     """Run a torch.nn.Module with its weights in host memory and `budget` of the card.
@@ -80,8 +83,10 @@ def offload(
     ordinary host memory too. `packing="auto"` does so where weights are streamed, shrink, and host
     memory holds both. `experts="routed"` copies only those experts of a layer that its
     router has chosen, and keeps recently used ones on the card: the host waits for each layer's
-    routing. `progress(done, total)` is called in bytes while weights are laid out; without it, a
-    terminal shows a bar for models of 1 GiB and more.
+    routing. Resident weights give way when `pool` is short of memory, and return when there is
+    room; the default is the pool that serves PyTorch (integrations.torch.install()), and without
+    one they stay. `progress(done, total)` is called in bytes while weights are laid out; without
+    it, a terminal shows a bar for models of 1 GiB and more.
 
     Inference runs under torch.no_grad() or torch.inference_mode(). To train adapters, freeze the
     other weights before this call: what is trained stays on the card, and backward streams the
@@ -98,6 +103,7 @@ def offload(
         source=source,
         packing=packing,
         experts=experts,
+        pool=pool,
         progress=progress,
     )
 
@@ -120,6 +126,7 @@ class Offload:
         source: Source | None,
         packing: Literal["off", "bf16-12", "auto"],
         experts: Literal["whole", "routed"],
+        pool: Pool | None,
         progress: Progress | None,
     ) -> None:
         torch = imported("torch", "torch")
@@ -139,6 +146,10 @@ class Offload:
             )
         self._torch, self.model = torch, model
         self.device = _chosen_device(device)
+        if pool is None:
+            pool = pool_of_torch(self.device)
+        else:
+            require_pool(pool, self.device)
         small = integer(keep_below, "keep_below")
         parsed = analyse(
             torch,
@@ -191,7 +202,11 @@ class Offload:
             self._store = self._make_store(parsed, packing, settings)
             undo.callback(self._store.close)
             settings["packings"] = self._store.packings
-            self._plan(parsed, settings)  # before anything is moved
+            layout = self._plan(parsed, settings)  # before anything is moved
+            together = any(
+                sum(not layout.resident[number] for number in part.groups) > 1
+                for part in parsed.parts
+            )
             with shown_progress(self._store.nbytes, progress) as told:
                 self._store.fill(source, told)
             timing = self.device.driver.sim is None
@@ -199,10 +214,14 @@ class Offload:
                 self.device,
                 parsed.groups[: parsed.scheduled],
                 self._store.addresses[: parsed.scheduled],
+                pool=None if together else pool,
                 timing=timing,
                 **settings,
             )
             undo.callback(self.manager.close)
+            self._fixed_because = self.manager.fixed_because
+            if together and pool is not None:
+                self._fixed_because = USED_TOGETHER
             self.experts: ExpertCache | None = None
             if parsed.experts:
                 layers = expert_layers(parsed, self._store.addresses)
@@ -307,6 +326,8 @@ class Offload:
             experts=self.experts,
             packed_share=self._packed_share,
             predicted_s=self.predict().pass_s if truth(predict, "predict") else None,
+            giving_way=self.manager.giving_way(),
+            fixed_because=self._fixed_because,
         )
 
     def timeline(self) -> RecordedPass:

@@ -6,6 +6,7 @@ import msgspec
 
 from vramkit.report.units import bytes_text, count_text, percent_text, rate_text, time_text
 from vramkit.weights.experts import ExpertCache, ExpertStats
+from vramkit.weights.giving_way import WITHOUT_POOL, GivingWayStats
 from vramkit.weights.layout import Layout
 from vramkit.weights.manager import WeightStats
 from vramkit.weights.timing import MeasuredPass
@@ -66,6 +67,10 @@ class OffloadReport(msgspec.Struct, frozen=True):
     packed_share: float | None = None
     """What packing would leave of the bytes, by a sample; None: they are packed, or no bf16."""
     predicted_s: float | None = None
+    giving_way: GivingWayStats | None = None
+    """Of resident weights that give way when memory is short."""
+    fixed_because: str | None = WITHOUT_POOL
+    """Why there are none such; None: there are."""
 
     @property
     def link_utilisation(self) -> float | None:
@@ -120,6 +125,19 @@ class OffloadReport(msgspec.Struct, frozen=True):
         assert self.link_s is not None and self.computed_s is not None and self.bound_s is not None
         return 1 - max(left * self.link_s, self.computed_s) / self.bound_s
 
+    @property
+    def _giving_way_text(self) -> str:
+        given = self.giving_way
+        if given is None:
+            return self.fixed_because or ""
+        text = f"{count_text(given.groups, 'group')} of {bytes_text(given.nbytes)} can give way"
+        if not given.gave_way:
+            return f"{text}; none did so far"
+        return (
+            f"{text}; {given.gave_way} did ({bytes_text(given.gave_way_bytes)}), "
+            f"{given.returned} returned, {bytes_text(given.away_bytes)} are streamed meanwhile"
+        )
+
     def __str__(self) -> str:
         rows = [
             ("on the card", f"{bytes_text(self.resident_bytes)} resident, ring of "
@@ -130,6 +148,7 @@ class OffloadReport(msgspec.Struct, frozen=True):
             ("streamed in a pass", bytes_text(self.streamed_bytes)
              + (f", packed to {bytes_text(self.sent_bytes)}"
                 if self.sent_bytes < self.streamed_bytes else "")),
+            ("if memory is short", self._giving_way_text),
         ]  # fmt: skip
         if self.experts is not None:
             rows.append(("experts", str(self.experts)))
@@ -169,6 +188,8 @@ def make_report(
     experts: ExpertCache | None = None,
     packed_share: float | None = None,
     predicted_s: float | None = None,
+    giving_way: GivingWayStats | None = None,
+    fixed_because: str | None = WITHOUT_POOL,
 ) -> OffloadReport:
     waits: tuple[Wait, ...] = ()
     waited = 0.0
@@ -198,6 +219,8 @@ def make_report(
         experts=routed,
         packed_share=packed_share,
         predicted_s=predicted_s,
+        giving_way=giving_way,
+        fixed_because=fixed_because,
     )
 
 

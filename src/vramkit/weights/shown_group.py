@@ -27,16 +27,21 @@ class ShownGroup(ABC):
         memory: TorchMemory,
         weights: Sequence[Weight],
     ) -> None:
-        self._address, self._nbytes, self._memory, self._weights = address, nbytes, memory, weights
-        self.raw = memory.bytes_at(address, nbytes)
-        self._on_card = [
-            shaped(self.raw[weight.offset : weight.offset + weight.nbytes], weight.tensor)
-            for weight in weights
-        ]
+        self._nbytes, self._memory, self._weights = nbytes, memory, weights
+        self._look_at(address)
         self._in_host = [store.view(number, weight) for weight in weights]
         self._is_packed = isinstance(store, PackedStore)
         self._written = [weight.version for weight in weights]
         self._calls = 0  # of parts that show its parameters on the card
+
+    def _look_at(self, address: int) -> None:
+        """Its bytes on the card are here from now on."""
+        self._address = address
+        self.raw = self._memory.bytes_at(address, self._nbytes)
+        self._on_card = [
+            shaped(self.raw[weight.offset : weight.offset + weight.nbytes], weight.tensor)
+            for weight in self._weights
+        ]
 
     @property
     @abstractmethod

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from vramkit.driver.types import SupportsCudaStream
 
 if TYPE_CHECKING:
+    from vramkit import Pool
     from vramkit.driver import Device
 
 
@@ -120,6 +121,16 @@ def storage_address(torch: Any, tensor: Any) -> int | None:
         return int(tensor.untyped_storage().data_ptr())
     except RuntimeError:
         return None
+
+
+def pool_of_torch(device: Device) -> Pool | None:
+    """The pool that serves PyTorch on this device; None: PyTorch has memory of its own."""
+    if device.driver.sim is not None:
+        return None
+    from vramkit.integrations.torch import serving
+
+    pool = serving(device.ordinal)
+    return pool if pool is not None and pool.device.driver is device.driver else None
 
 
 def torch_memory(torch: Any, device: Device) -> TorchMemory:
