@@ -271,3 +271,35 @@ def test_bad_input(inference: None, pool: Pool) -> None:
     given: Any = "the pool"
     with pytest.raises(TypeError, match=r"it may be None, or a vramkit\.Pool"):
         offloaded(stack(*WIDTHS), given)
+
+
+def test_a_part_that_returns_its_weight_returns_a_copy_wherever_it_is(
+    inference: None, pool: Pool
+) -> None:
+    class Returns(torch.nn.Linear):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            return super().forward(x), self.weight.detach()
+
+    class Chain(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList([Returns(512, 512) for _ in range(12)])
+
+        def forward(self, x: Any) -> Any:
+            weights = []
+            for layer in self.layers:
+                x, weight = layer(x)
+                weights.append(weight)
+            return x, weights
+
+    model = Chain().eval()
+    expected = [layer.weight.clone() for layer in model.layers]
+    x = torch.randn(3, 512)
+    with offloaded(model, pool) as o:
+        for turn in range(3):
+            _, weights = model(x)
+            assert all(map(torch.equal, weights, expected)), turn
+            if turn == 0:
+                cache = pool.malloc(15 * MIB)
+                assert away(o) > 0
+        pool.free(cache)
