@@ -248,11 +248,9 @@ def test_without_a_pool_the_report_says_that_the_budget_is_fixed(inference: None
         assert "vramkit.integrations.torch.install()" in str(report)
 
 
-def test_if_all_is_resident_the_report_says_why_nothing_gives_way(
-    inference: None, pool: Pool
-) -> None:
-    with small(stack(*WIDTHS), 20 * MIB, pool=pool) as o:
-        assert "all weights are resident, without a ring" in str(o.report())
+def test_a_pool_without_effect_is_an_error(inference: None, pool: Pool) -> None:
+    with pytest.raises(ValueError, match="pool has no effect: all weights fit into the budget"):
+        offloaded(stack(*WIDTHS), pool, 20 * MIB, ring=None)
     assert pool.stats().allocation_count == 0
 
 

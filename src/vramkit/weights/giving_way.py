@@ -112,7 +112,7 @@ class Residents:
         try:
             for number, size in self._sizes.items():
                 taken[number] = self._pool.malloc(size, self._stream)
-            # Not before: the first ones would give way to the others.
+            # Not before: all of them must have had room at once.
             self._engine.give_way_to(self._pool.c_handle, self._stream)
             for number in self.groups:
                 self._settle(number, taken[number])

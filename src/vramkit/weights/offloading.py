@@ -146,6 +146,7 @@ class Offload:
             )
         self._torch, self.model = torch, model
         self.device = _chosen_device(device)
+        is_pool_given = pool is not None
         if pool is None:
             pool = pool_of_torch(self.device)
         else:
@@ -189,7 +190,7 @@ class Offload:
         layout = self._plan(parsed, settings)  # before anything is mapped
         if not layout.streamed_bytes and experts == "whole":
             given = {"ring": ring is not None, "policy": policy != "auto"}
-            given["packing"] = packing == "bf16-12"
+            given |= {"packing": packing == "bf16-12", "pool": is_pool_given}
             for name in (name for name, is_given in given.items() if is_given):
                 raise ValueError(f"{name} has no effect: all weights fit into the budget")
         if packing == "auto" and (source or experts == "routed" or not layout.streamed_bytes):
