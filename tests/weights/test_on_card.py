@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,3 +153,11 @@ def test_compiled_layers(driver: Driver) -> None:
         with small(model):
             for _ in range(3):
                 assert torch.equal(model(**given).logits, expected)
+
+
+def test_resident_weights_give_way_to_tensors_of_pytorch(driver: Driver) -> None:
+    program = Path(__file__).parent / "programs" / "gives_way.py"
+    ended = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
