@@ -188,6 +188,7 @@ class StreamerEngine final : public NativeObject {
     bool settle(GroupIndex group, uint64_t address, uint64_t bytes, nb::handle on) {
         const StreamRef ref = stream(on);
         if (!moved({{group, address}}, ref.handle)) return false;
+        const GilReleased released;
         giving_way_->settle(group, address, bytes);
         return true;
     }
@@ -195,11 +196,13 @@ class StreamerEngine final : public NativeObject {
     bool move(const Streamer::Moves& moves) { return moved(moves, nullptr); }
     std::vector<GroupIndex> settled() const {
         require_present();
+        const GilReleased released;
         return giving_way_->settled();
     }
     // Groups that gave way, each time counted, and their bytes.
     std::pair<uint64_t, uint64_t> gave_way() const {
         require_present();
+        const GilReleased released;
         const weights::GivingWay::Counts counts = giving_way_->counts();
         return {counts.groups, counts.bytes};
     }

@@ -448,6 +448,51 @@ TEST(the_group_that_was_used_last_gives_way_first_and_pinned_ones_stay) {
     check_order(card);
 }
 
+TEST(groups_give_way_on_one_thread_while_others_use_them) {
+    const Card card;
+    {
+        const auto pool = open_pool(card, limited(8));
+        const StreamRef stream = card.stream(true), asks = card.stream(true);
+        Model model(card, {256, 256, 256, 256});
+        const Reader one(model), two(model);
+        weights::GivingWay residents(*model.streamer, pool, stream);
+        std::uint64_t gave_way = 0;
+        for (int round = 0; round < testing::rounds(4, 40); ++round) {
+            const std::vector<GroupIndex> here = residents.settled();
+            for (const GroupIndex group : {0u, 1u, 2u, 3u}) {
+                if (std::ranges::find(here, group) != here.end()) continue;
+                const std::uint64_t block = must_malloc(*pool, kMiB, stream);
+                CHECK(model.move({{group, block}}, stream.handle));
+                residents.settle(group, block, kMiB);
+            }
+            const auto use_all = [&](const Reader& reader, GroupIndex first) {
+                CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+                for (GroupIndex step = 0; step < 40; ++step) {
+                    const GroupIndex group = (first + step) % 4;
+                    if (!model.enter(group, reader.stream)) continue;  // it gave way
+                    reader.read(group);
+                    CHECK(model.leave(group, reader.stream));
+                }
+            };
+            std::thread first([&] { use_all(one, 0); }), second([&] { use_all(two, 2); });
+            for (int times = 0; times < 4; ++times) {
+                Failure why;
+                const std::uint64_t bytes = (5 + times) * kMiB;
+                if (const std::uint64_t block = pool->malloc(bytes, asks, true, why)) {
+                    card.use(block, bytes, asks);
+                    must_free(*pool, block);
+                }
+            }
+            first.join();
+            second.join();
+            gave_way = residents.counts().groups;
+        }
+        CHECK(gave_way > 0);
+        check_order(card);
+    }
+    check_order(card);
+}
+
 TEST(a_pass_as_scheduled_copies_ahead_and_in_order) {
     const Card card;
     {
