@@ -146,8 +146,9 @@ class Bench:
         }
         resident, compute = self.resident(model, arguments)
         self.offloaded(model, arguments, resident, compute, nbytes)
-        for peer in (accelerate_offload, diffusers_offload):
-            self.peer(model, arguments, resident, peer)
+        for name, peer in PEERS.items():
+            if self.options.peer in (None, name):
+                self.peer(model, arguments, resident, peer)
 
     def resident(
         self, model: Any, arguments: dict[str, Any], prefix: str = ""
@@ -179,6 +180,8 @@ class Bench:
     ) -> None:
         ring, budgets = weight_models.budgets(nbytes)
         budgets["packed, ring of 2 layers"] = ring + 256 * MIB
+        if self.options.peer is not None:
+            budgets = {title: budgets[title] for title in ("ring of 2 layers",)}
         for title, budget in budgets.items():
             packing = "bf16-12" if title.startswith("packed") else "off"
             settings = {"ring": ring, "packing": packing}
@@ -327,6 +330,9 @@ def diffusers_offload(model: Any) -> Iterator[None]:
     yield
 
 
+PEERS = {"accelerate": accelerate_offload, "diffusers": diffusers_offload}
+
+
 def link_rate(device: Any, nbytes: int = 1 << 30) -> float:
     """Bytes a second of pinned copies in chunks of 64 MiB: the bound's link."""
     with (
@@ -373,6 +379,9 @@ def main() -> int:
         "--time-limit", type=float, default=400, help="seconds; later rows are left out"
     )
     parser.add_argument("--only", choices=["engine", "models", "mixture"], help="a part of it")
+    parser.add_argument(
+        "--peer", choices=list(PEERS), help="of models, only this one beside a ring of two layers"
+    )
     parser.add_argument("--driver", default="cuda", help="sim: a trial of this program, no times")
     parser.add_argument("--hidden", type=int, default=weight_models.HIDDEN, help="width of a layer")
     options = parser.parse_args()
