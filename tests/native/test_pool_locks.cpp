@@ -110,6 +110,29 @@ TEST(a_spill_and_a_batch_take_one_lock_and_blocks_of_other_threads_none) {
     }
 }
 
+TEST(ranges_that_another_thread_frees_come_in_batches_and_those_that_this_thread_frees_do_not) {
+    const Card card;
+    constexpr std::uint64_t kRange = 256 * 1024;
+    for (const StreamRef& stream : {card.stream(true), card.stream(false), legacy_stream()}) {
+        const auto pool = open_pool(card);
+        std::vector<std::uint64_t> blocks(10 * 16);  // more than a cache keeps
+        for (std::uint64_t& block : blocks) block = must_malloc(*pool, kRange, stream);
+        std::thread([&] { locks_in_free(*pool, blocks); }).join();
+        CHECK_EQUAL(pool->stats().waiting, 10 * 16 * kRange);
+        for (int batch = 0; batch < 10; ++batch) {
+            CHECK_EQUAL(locks_in_malloc(*pool, kRange, stream, 16), 1);
+        }
+        CHECK_EQUAL(pool->stats().reserved, 10 * 16 * kRange);
+        // What leaves this thread's cache stays where it can be joined until it is needed.
+        locks_in_free(*pool, blocks);
+        const auto waiting = static_cast<int>(pool->stats().waiting / kRange);
+        CHECK(waiting > 32);
+        CHECK_EQUAL(locks_in_malloc(*pool, kRange, stream, 10 * 16 - waiting), 0);
+        CHECK_EQUAL(locks_in_malloc(*pool, kRange, stream, 16), 16);
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+    }
+}
+
 TEST(splitting_and_joining_what_a_stream_has_freed_takes_its_stream_caches_lock_alone) {
     const Card card;
     const auto pool = open_pool(card);

@@ -50,7 +50,9 @@ class StreamCache {
 
   public:
     std::uint64_t hits = 0;  // requests served from here since the last reset
-    Fences fences;           // begins with the number that a put reads
+    // The thread cache that overflowed last. Only to compare: it may be gone.
+    const ThreadCache* spilled_by = nullptr;
+    Fences fences;  // begins with the number that a put reads
     const std::uint32_t number;
     StreamRef stream;
     Fences::Number last_fence = 0;
@@ -109,6 +111,11 @@ class StreamCache {
     // A block for the stream itself.
     BlockRef take_own(ClassIndex index, std::uint64_t wanted) {
         return is_range(index) ? take_range(wanted) : take_newest(index);
+    }
+    // Another block of a class that the stream has ready: no range is joined or cut for it.
+    BlockRef take_same(ClassIndex index) {
+        return is_range(index) ? BlockRef{ranges.take_exact(class_bytes(index)), 0}
+                               : take_newest(index);
     }
     // Whether it is worth looking for a block.
     bool may_have(ClassIndex index, std::uint64_t wanted) const {

@@ -209,11 +209,16 @@ BlockRef ThreadCaches::refill(ThreadCache& cache, ClassIndex index, std::uint64_
     }
     if (first.slab == nullptr) return {};
     ++stream_cache.hits;
-    if (is_range(index)) return first;
+    // Ranges that stay in the stream cache can be joined with others, so a thread that frees its
+    // own takes one at a time. One that lives on what another thread frees would come here for each
+    // of them.
+    const bool handed_over =
+        stream_cache.spilled_by != nullptr && stream_cache.spilled_by != &cache;
+    if (is_range(index) && !handed_over) return first;
     const ThreadCache::Entered entered(cache);
     for (std::size_t more = room_for(cache, index, true); more > 0; --more) {
         if (!cache.try_to_make_room(index)) break;
-        const BlockRef block = stream_cache.take_newest(index);
+        const BlockRef block = stream_cache.take_same(index);
         if (block.slab == nullptr) break;
         cache.keep(block);
     }
@@ -234,6 +239,7 @@ void ThreadCaches::give_up_ranges(ThreadCache& cache, StreamCache& stream_cache)
 bool ThreadCaches::evict_excess(ThreadCache& cache, ClassIndex full) {
     StreamCache& stream_cache = *cache.stream_cache;
     bool many = false;
+    stream_cache.spilled_by = &cache;
     const ThreadCache::Entered entered(cache);
     // Moves the oldest.
     const auto move = [&](ClassIndex index, std::size_t blocks) {
