@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from vramkit.weights import Group, WeightManager, plan_layout
+from vramkit.weights.experts import ExpertCache, ExpertLayer, Rows
 from vramkit.weights.manager import WeightStats
 from vramkit.weights.report import make_report
 from vramkit.weights.timing import GroupTime, MeasuredPass
@@ -15,7 +16,7 @@ from vramkit.weights.timing import GroupTime, MeasuredPass
 if TYPE_CHECKING:
     from vramkit.driver import Driver
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 COUNTS = WeightStats(copies=10, copied_bytes=0, misses=2, off_order=0, left_out=0, failed=0)
 
 
@@ -55,6 +56,20 @@ def test_the_verdict_says_what_limits_a_pass() -> None:
     assert late == "1.667 of the bound: the streams waited 200 ms for weights, 2 misses so far"
     assert "none was timed yet" in report(1, 0, last=None).verdict
     assert report(1, 0, budget=12 * GIB).verdict == "all weights are resident: nothing is streamed"
+
+
+def test_copies_of_experts_are_no_compute(driver: Driver) -> None:
+    layers = [ExpertLayer(0, 8 * MIB, 8, (Rows(0, MIB),))]
+    cache = ExpertCache(driver.device(), layers, 2)
+    try:
+        routed = MeasuredPass(0.3, (GroupTime(0, 0.1, 0.15, 0.05),))
+        found = report(0.25, 0.0, experts=cache, routed=routed)
+    finally:
+        cache.close()
+    assert found.pass_s == 0.3  # the experts come behind the last group
+    assert found.computed_s == pytest.approx(0.15)
+    assert found.experts.waited_s == 0.15
+    assert "of chosen experts took 50 % of the pass" in found.verdict
 
 
 def test_packed_weights_take_less_of_the_link() -> None:

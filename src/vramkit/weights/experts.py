@@ -163,10 +163,14 @@ class ExpertCache:
         """Times by layer; None without timing, or while a pass is under way."""
         return None if self._timing is None else self._timing.last_pass()
 
-    @property
-    def pass_start(self) -> Event | None:
-        """The event at the beginning of what last_pass() tells; None without timing, or a pass."""
-        return None if self._timing is None else self._timing.start
+    def last_pass_since(self, start: Event) -> MeasuredPass | None:
+        """As last_pass(), with times from an event on."""
+        last = self.last_pass()
+        if last is None or self._timing is None or self._timing.start is None:
+            return None
+        later = self._timing.start.elapsed_since(start)
+        groups = (each._replace(asked=each.asked + later) for each in last.groups)
+        return MeasuredPass(last.seconds + later, tuple(groups))
 
     def stats(self) -> ExpertStats:
         return ExpertStats(self._reads, self._hits, self._misses, self._copied)

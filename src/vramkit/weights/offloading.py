@@ -313,6 +313,11 @@ class Offload:
         """Memory, bound, the last pass and what would help. Waits for the work of that pass; call
         it between two passes. `predict`: with what predict() says of it."""
         timed = self.device.driver.sim is None and not self.closed
+        last = self.manager.last_pass() if timed else None
+        start = self.manager.pass_start if timed else None
+        routed = None
+        if last is not None and start is not None and self.experts is not None:
+            routed = self.experts.last_pass_since(start)
         return make_report(
             device=f"{self.device.name} ({self.device.driver.description})",
             budget=self.budget,
@@ -322,9 +327,10 @@ class Offload:
             sent_bytes=self.manager.sent_bytes,
             staging_bytes=self.manager.staging_bytes,
             link_bytes_per_s=self._link,
-            last=self.manager.last_pass() if timed else None,
+            last=last,
             counts=self.stats(),
             experts=self.experts,
+            routed=routed,
             packed_share=self._packed_share,
             predicted_s=self.predict().pass_s if truth(predict, "predict") else None,
             giving_way=self.manager.giving_way(),

@@ -207,12 +207,12 @@ def measured_pass(
     ]
     used = [(str(groups[each.group]), groups[each.group].name, each) for each in last.groups]
     waited = last.waited
-    routed = None if experts is None else experts.last_pass()
-    if experts is not None and routed is not None and experts.pass_start is not None:
-        later = experts.pass_start.elapsed_since(start)
+    wall = last.seconds
+    routed = None if experts is None else experts.last_pass_since(start)
+    if routed is not None:
         names, waited = (*names, "experts"), waited + routed.waited
+        wall = max(wall, routed.seconds)
         for each in routed.groups:
-            each = each._replace(asked=each.asked + later)
             name = f"experts of layer {each.group}"
             spans.append(
                 TimelineSpan(f"copy {name}", COPY, 0, each.asked, each.asked + each.waited)
@@ -222,9 +222,9 @@ def measured_pass(
         begin = each.asked + each.waited
         lane = "compute" if shared else lane
         spans.append(TimelineSpan(f"compute {name}", lane, 1, begin, begin + each.used))
-    inside = sorted(_cut(spans, 0.0, last.seconds), key=lambda span: span.start)
+    inside = sorted(_cut(spans, 0.0, wall), key=lambda span: span.start)
     copied = sum(span.nbytes for span in inside)
-    time = PassTime(0.0, last.seconds, last.seconds - waited, 0.0, copied, 0, ())
+    time = PassTime(0.0, wall, wall - waited, 0.0, copied, 0, ())
     lanes = ("compute",) if shared else names
     return RecordedPass(manager.device, time, tuple(inside), lanes, True)
 

@@ -186,21 +186,22 @@ def make_report(
     last: MeasuredPass | None,
     counts: WeightStats,
     experts: ExpertCache | None = None,
+    routed: MeasuredPass | None = None,
     packed_share: float | None = None,
     predicted_s: float | None = None,
     giving_way: GivingWayStats | None = None,
     fixed_because: str | None = WITHOUT_POOL,
 ) -> OffloadReport:
     waits: tuple[Wait, ...] = ()
-    waited = 0.0
+    wall = waited = 0.0
     if last is not None:
         found = [Wait(str(layout.groups[each.group]), each.waited) for each in last.groups]
         waits = tuple(sorted((w for w in found if w.seconds > 0), key=lambda w: -w.seconds))
-        waited = last.waited
-    routed = None if experts is None else _expert_use(experts)
+        wall, waited = last.seconds, last.waited
     if routed is not None:
-        waited += routed.waited_s or 0
-        sent_bytes += routed.copied_bytes
+        wall, waited = max(wall, routed.seconds), waited + routed.waited
+    used = None if experts is None else _expert_use(experts, routed)
+    copied = 0 if used is None else used.copied_bytes
     return OffloadReport(
         device=device,
         budget=budget,
@@ -208,15 +209,15 @@ def make_report(
         ring_bytes=layout.ring_bytes,
         kept_bytes=kept_bytes,
         host_bytes=host_bytes,
-        streamed_bytes=layout.streamed_bytes + (routed.copied_bytes if routed else 0),
-        sent_bytes=sent_bytes,
+        streamed_bytes=layout.streamed_bytes + copied,
+        sent_bytes=sent_bytes + copied,
         staging_bytes=staging_bytes,
         link_bytes_per_s=link_bytes_per_s,
-        pass_s=None if last is None else last.seconds,
-        computed_s=None if last is None else last.seconds - waited,
+        pass_s=None if last is None else wall,
+        computed_s=None if last is None else wall - waited,
         waits=waits,
         counts=counts,
-        experts=routed,
+        experts=used,
         packed_share=packed_share,
         predicted_s=predicted_s,
         giving_way=giving_way,
@@ -224,8 +225,7 @@ def make_report(
     )
 
 
-def _expert_use(experts: ExpertCache) -> ExpertUse:
-    last = None if experts.closed else experts.last_pass()
+def _expert_use(experts: ExpertCache, last: MeasuredPass | None) -> ExpertUse:
     return ExpertUse(
         place_bytes=experts.place_bytes,
         slots=experts.slots,
