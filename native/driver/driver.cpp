@@ -4,25 +4,15 @@
 #include <dlfcn.h>
 #include <link.h>
 
-#include <array>
 #include <type_traits>
+
+#include "driver/usual_paths.h"
 
 namespace vramkit {
 namespace {
 
 // Exported by the simulated GPU alone.
 constexpr const char* kSimulatorMark = "simReset";
-
-// Where distributions, containers and WSL put the driver, for the case that the name itself is
-// already taken by a simulated one in this process.
-constexpr std::array kDriverPaths = {
-    "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
-    "/usr/lib64/libcuda.so.1",
-    "/usr/lib/libcuda.so.1",
-    "/usr/lib/wsl/lib/libcuda.so.1",
-    "/usr/local/nvidia/lib64/libcuda.so.1",
-    "/usr/local/cuda/compat/libcuda.so.1",
-};
 
 std::string loaded_path(void* handle, const std::string& fallback) {
     link_map* map = nullptr;
@@ -77,7 +67,7 @@ Driver::Opened Driver::open_cuda() {
         dlclose(handle);
         handle = nullptr;
         reason = "the name libcuda.so.1 is taken by a simulated GPU in this process";
-        for (const char* path : kDriverPaths) {
+        for (const char* path : kUsualDriverPaths) {
             handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
             if (handle != nullptr) break;
         }
