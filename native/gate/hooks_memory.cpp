@@ -1,17 +1,11 @@
 // Blocks of device memory, and the handles and mappings of virtual memory.
 #include "gate/capturing.h"
-#include "gate/forwarding.h"
+#include "gate/current_context.h"
 #include "gate/hooks.h"
 #include "gate/recording.h"
 
 namespace vramkit::gate::hooks {
 namespace {
-
-std::uint64_t current_context() {
-    CUcontext context = nullptr;
-    real_as<CUresult(CUcontext*)>(Export::cuCtxGetCurrent)(&context);
-    return reinterpret_cast<std::uint64_t>(context);
-}
 
 CUresult allocated(const CallId& call, CUresult result, const CUdeviceptr* pointer,
                    std::size_t bytes, CUstream stream = nullptr, bool captured = false) {

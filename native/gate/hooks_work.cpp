@@ -1,5 +1,6 @@
 // Launches, events, and the points at which the host learns that work is complete.
 #include "gate/capturing.h"
+#include "gate/current_context.h"
 #include "gate/hooks.h"
 #include "gate/recording.h"
 
@@ -113,7 +114,7 @@ CUresult stream_done(const Call<CUresult(CUstream)>& call, CUstream stream) {
 }
 
 CUresult current_context_done(const Call<CUresult()>& call) {
-    return done({.kind = Kind::context_done, .call = call}, call());
+    return done({.kind = Kind::context_done, .call = call, .object = current_context()}, call());
 }
 
 CUresult context_done(const Call<CUresult(CUcontext)>& call, CUcontext context) {

@@ -26,8 +26,8 @@ enum class Kind : std::uint8_t {
     event_wait = 10,
     event_done = 11,
     stream_done = 12,
-    context_done = 13,
-    context = 14,  // object: number of the device
+    context_done = 13,  // object: context
+    context = 14,       // object: number of the device
     context_released = 15,
     context_reset = 16,
     context_destroyed = 17,
