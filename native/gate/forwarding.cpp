@@ -61,6 +61,12 @@ void connect() {
 
 }  // namespace
 
+void use_if_missing(Export name, void* function) {
+    void* missing = answer_for_missing_call();
+    detail::reals[number(name)].compare_exchange_strong(missing, function,
+                                                        std::memory_order_relaxed);
+}
+
 }  // namespace vramkit::gate
 
 // Called by the trampolines. Returns where the call goes on.

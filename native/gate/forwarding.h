@@ -20,4 +20,7 @@ Function* real_as(Export name) {
     return reinterpret_cast<Function*>(real(name));
 }
 
+// The driver gave out this function for a call that it does not export: its hook calls that.
+void use_if_missing(Export name, void* function);
+
 }  // namespace vramkit::gate

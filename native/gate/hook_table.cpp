@@ -111,9 +111,9 @@ void* active_hook(const char* base, void* given) {
             for (const bool per_thread : {false, true}) {
                 const Form& form = per_thread ? row.per_thread : row.plain;
                 if (form.entry == nullptr) continue;
-                if (given == (ask ? asked_of_driver(row, per_thread) : real(form.name))) {
-                    return form.entry();
-                }
+                if (given != (ask ? asked_of_driver(row, per_thread) : real(form.name))) continue;
+                if (ask) use_if_missing(form.name, given);
+                return form.entry();
             }
         }
     }
