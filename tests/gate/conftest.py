@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from .support import PROGRAMS, Programs, sim_folder
+from vramkit.driver.opening import sim_folder
+
+from .support import PROGRAMS, Programs
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +30,6 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
         subprocess.run(command, check=True, capture_output=True, text=True)
 
     build("fake_driver.cpp", built.fake_driver, *library)
-    build("calls.cpp", built.calls, "-ldl")
+    build("calls.cpp", built.calls, "-ldl", "-lpthread")
     build("allocates.cpp", built.allocates, str(sim_folder() / "libcuda.so.1"), "-lpthread")
     return built

@@ -7,15 +7,14 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vramkit.driver.opening import sim_folder
-from vramkit.launch.gate import gate_launch, gate_library
+from vramkit.launch.gate import gate_launch
 from vramkit.record.lines import Converter
 from vramkit.record.raw import RawRecord
 from vramkit.record.run import read_all
 
 PROGRAMS = Path(__file__).parent / "programs"
 NATIVE = Path(__file__).parents[2] / "native"
-SECONDS = 60
+SECONDS = 20
 
 
 @dataclass(frozen=True)
@@ -102,16 +101,3 @@ def run_recorded(folder: Path, *command: str | Path, **variables: str | Path) ->
 
 def _without_times(records: list[RawRecord]) -> list[RawRecord]:
     return [record._replace(time_ns=0) for record in records]
-
-
-__all__ = [
-    "NATIVE",
-    "PROGRAMS",
-    "Programs",
-    "Recorded",
-    "Run",
-    "gate_library",
-    "run_gated",
-    "run_recorded",
-    "sim_folder",
-]

@@ -9,7 +9,9 @@ from functools import cache
 
 import pytest
 
-from .support import NATIVE, gate_library
+from vramkit.launch.gate import gate_library
+
+from .support import NATIVE
 
 pytestmark = pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm (binutils)")
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from .support import Programs, bare_environment, gate_library, run_gated
+from vramkit.launch.gate import gate_library
+
+from .support import SECONDS, Programs, bare_environment, run_gated
 
 
 def test_arguments_of_all_kinds_arrive_in_the_first_call_and_later(programs: Programs) -> None:
@@ -31,12 +33,14 @@ def test_without_a_driver_calls_answer_as_without_a_card(programs: Programs) -> 
 
 
 def test_the_driver_is_searched_for_as_the_linker_does(programs: Programs, tmp_path: Path) -> None:
-    """Copies of the gate on the way are passed over, and files that are no library."""
-    others = [tmp_path / name for name in ("copy", "broken")]
+    """Copies of the gate on the way are passed over, which would else lead to each other without
+    end, and files that are no library."""
+    others = [tmp_path / name for name in ("copy", "another", "broken")]
     for folder in others:
         folder.mkdir()
-    shutil.copy(gate_library(), others[0] / "libcuda.so.1")
-    (others[1] / "libcuda.so.1").write_text("not a library")
+    for folder in others[:2]:
+        shutil.copy(gate_library(), folder / "libcuda.so.1")
+    (others[2] / "libcuda.so.1").write_text("not a library")
     folders = [*others, programs.fake_driver.parent]
     done = subprocess.run(
         [programs.calls, "arguments"],
@@ -47,6 +51,7 @@ def test_the_driver_is_searched_for_as_the_linker_does(programs: Programs, tmp_p
         },
         capture_output=True,
         text=True,
+        timeout=SECONDS,
         check=False,
     )
     assert (done.stdout, done.stderr) == ("1234 1234 0.75 1 42 2\n", "")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .support import Programs, run_recorded
+from .support import Programs, Run, run_recorded
 
 pytestmark = pytest.mark.sim_only
 
@@ -101,11 +101,6 @@ def test_a_new_stream_is_a_new_number(programs: Programs, tmp_path: Path) -> Non
     assert [line.split(",")[2] for line in recorded.starting("+")] == ["1", "2"]
 
 
-def test_what_is_captured_is_no_block(programs: Programs, tmp_path: Path) -> None:
-    recorded = run_recorded(tmp_path, programs.allocates, "captured").only
-    assert recorded.starting("+", "-") == []
-
-
 def test_blocks_end_with_their_context(programs: Programs, tmp_path: Path) -> None:
     recorded = run_recorded(tmp_path, programs.allocates, "released").only
     assert recorded.starting("+", "-") == [
@@ -114,9 +109,18 @@ def test_blocks_end_with_their_context(programs: Programs, tmp_path: Path) -> No
     ]
 
 
-def test_calls_that_the_simulated_gpu_lacks(programs: Programs, tmp_path: Path) -> None:
+# On the fake driver: what the simulated GPU lacks, or what has to happen at a certain moment
+
+
+def on_fake_driver(programs: Programs, folder: Path, scenario: str) -> Run:
     driver = programs.fake_driver
-    run = run_recorded(tmp_path, programs.calls, "rare", VRAMKIT_GATE_DRIVER=driver)
+    run = run_recorded(folder, programs.calls, scenario, VRAMKIT_GATE_DRIVER=driver)
+    assert (run.returncode, run.stderr) == (0, "")
+    return run
+
+
+def test_other_kinds_of_allocations_and_launches(programs: Programs, tmp_path: Path) -> None:
+    run = on_fake_driver(programs, tmp_path, "rare")
     assert run.stdout == "2 801\n"  # refused, and not in this driver
     assert run.only.lines == [
         "+0,5120,0,0,0,0,cuMemAllocPitch_v2",  # as wide as the driver made it
@@ -124,6 +128,38 @@ def test_calls_that_the_simulated_gpu_lacks(programs: Programs, tmp_path: Path) 
         "failed,0,0,0,0,0,cuMemAllocManaged,2",
         "launch,3,0,0,0,cuLaunchCooperativeKernel",
         "-0,0,0,0,cuMemFree_v2",
+    ]
+
+
+def test_launches_are_counted_together_but_not_past_a_wait(
+    programs: Programs, tmp_path: Path
+) -> None:
+    assert on_fake_driver(programs, tmp_path, "launches").only.lines == [
+        "launch,2,1,0,0,cuLaunchKernel",
+        "done,stream,1,0,0,cuStreamSynchronize",
+        "launch,3,1,0,0,cuLaunchKernel",
+        "launch,3,2,0,0,cuLaunchKernel",
+    ]
+
+
+def test_what_goes_into_a_graph_has_not_happened(programs: Programs, tmp_path: Path) -> None:
+    assert on_fake_driver(programs, tmp_path, "captures").only.lines == [
+        "captured,cuMemAllocAsync,64,1,0,0",
+        "captured,cuMemFreeAsync,0,1,0,0",
+        "+0,64,2,0,0,0,cuMemAllocAsync",
+        "launch,1,2,0,0,cuLaunchKernel",
+        "event,0,2,0,0",
+        "-0,2,0,0,cuMemFreeAsync",
+    ]
+
+
+def test_an_address_is_free_before_another_thread_gets_it(
+    programs: Programs, tmp_path: Path
+) -> None:
+    assert on_fake_driver(programs, tmp_path, "reuse").only.lines == [
+        "+0,64,0,0,0,0,cuMemAlloc_v2",
+        "-0,0,1,0,cuMemFree_v2",
+        "+1,128,0,0,0,0,cuMemAlloc_v2",
     ]
 
 

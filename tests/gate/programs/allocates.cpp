@@ -21,11 +21,8 @@ int cuStreamCreate(void**, unsigned);
 int cuStreamDestroy_v2(void*);
 int cuStreamSynchronize(void*);
 int cuStreamSynchronize_ptsz(void*);
-int cuStreamBeginCapture_v2(void*, int);
-int cuStreamEndCapture(void*, void**);
 int cuMemAllocAsync(Address*, size_t, void*);
 int cuMemFreeAsync(Address, void*);
-int cuGraphDestroy(void*);
 }
 
 static void* context;
@@ -81,19 +78,6 @@ static void on_streams() {
     }
 }
 
-static void captured() {
-    void* stream = nullptr;
-    void* graph = nullptr;
-    Address block = 0;
-    cuStreamCreate(&stream, 1);
-    cuStreamBeginCapture_v2(stream, 2);
-    cuMemAllocAsync(&block, 3000, stream);
-    cuMemFreeAsync(block, stream);
-    cuStreamEndCapture(stream, &graph);
-    cuGraphDestroy(graph);
-    cuStreamDestroy_v2(stream);
-}
-
 int main(int, char** words) {
     const char* what = words[1];
     if (strcmp(what, "fork_first") == 0) {  // both use the driver, which works in both
@@ -134,7 +118,6 @@ int main(int, char** words) {
         default_stream_of_thread(nullptr);
     }
     if (strcmp(what, "streams") == 0) on_streams();
-    if (strcmp(what, "captured") == 0) captured();
     if (strcmp(what, "released") == 0) {
         Address block = 0;
         cuMemAlloc_v2(&block, 5000);

@@ -1,5 +1,6 @@
 // Calls a library by the name libcuda.so.1, as programs do; the first argument says what.
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,6 +156,56 @@ static void rare() {
     printf("%d\n", find<int(unsigned)>("cuCtxSetFlags")(0));
 }
 
+static void launch_on(long stream) {
+    find<Launch>("cuLaunchKernel")(nullptr, 1, 1, 1, 1, 1, 1, 0, reinterpret_cast<void*>(stream),
+                                   nullptr, nullptr);
+}
+
+// Launches before and after a wait, and on two streams in turns.
+static void launches() {
+    auto* wait = find<int(long)>("cuStreamSynchronize");
+    launch_on(0x10);
+    launch_on(0x10);
+    wait(0x10);
+    wait(0x10);
+    for (int turn = 0; turn < 3; ++turn) {
+        launch_on(0x10);
+        launch_on(0x20);
+    }
+}
+
+// Stream 0x10 is captured, stream 0x20 is not.
+static void captures() {
+    find<int(long, int)>("cuStreamBeginCapture_v2")(0x10, 0);
+    for (long stream = 0x10; stream <= 0x20; stream += 0x10) {
+        Address address = 0;
+        find<int(Address*, size_t, long)>("cuMemAllocAsync")(&address, 64, stream);
+        launch_on(stream);
+        find<int(long, long)>("cuEventRecord")(0x99, stream);
+        find<int(Address, long)>("cuMemFreeAsync")(address, stream);
+    }
+}
+
+static void* free_slowly(void*) {
+    find<int(Address)>("cuMemFree_v2")(0x1000);
+    return nullptr;
+}
+
+// A thread is still in the call that frees a block when another gets its address.
+static void reuse() {
+    Address address = 0;
+    int frees = 0;
+    pthread_t thread;
+    auto* allocate = find<int(Address*, size_t)>("cuMemAlloc_v2");
+    allocate(&address, 64);
+    find<int()>("cuProfilerStart")();
+    pthread_create(&thread, nullptr, &free_slowly, nullptr);
+    while (frees == 0) find<int(int*)>("cuDeviceGetCount")(&frees);
+    allocate(&address, 128);
+    find<int()>("cuProfilerStop")();
+    pthread_join(thread, nullptr);
+}
+
 int main(int, char** words) {
     const char* what = words[1];
     if (strcmp(what, "unused") == 0) return print_mapped(words[2]), 3;
@@ -171,5 +222,8 @@ int main(int, char** words) {
     if (strcmp(what, "names") == 0) names();
     if (strcmp(what, "without_driver") == 0) without_driver();
     if (strcmp(what, "rare") == 0) rare();
+    if (strcmp(what, "launches") == 0) launches();
+    if (strcmp(what, "captures") == 0) captures();
+    if (strcmp(what, "reuse") == 0) reuse();
     return 0;
 }
