@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -71,6 +72,12 @@ void write_header(TraceHeader& header, std::string_view driver) {
 
 // Takes space on the disk: a write to a mapped page without any would end the program by SIGBUS.
 bool reserve(int file, off_t offset, std::size_t bytes) {
+    // Beyond the limit of the user (ulimit -f) the program would be ended by SIGXFSZ.
+    rlimit limit{};
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 ||
+        static_cast<rlim_t>(offset) + bytes > limit.rlim_cur) {
+        return false;
+    }
     if (fallocate(file, 0, offset, static_cast<off_t>(bytes)) == 0) return true;
     // File systems without that call: zeros take the space as well.
     if (errno != EOPNOTSUPP && errno != ENOSYS) return false;

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from vramkit.launch.gate import gate_library
+from vramkit.record.raw import Kind
+from vramkit.record.run import read_all
 
 from .support import SECONDS, Programs, bare_environment, run_gated
 
@@ -18,6 +20,15 @@ from .support import SECONDS, Programs, bare_environment, run_gated
 def test_arguments_of_all_kinds_arrive_in_the_first_call_and_later(programs: Programs) -> None:
     done = run_gated(programs.calls, "arguments", VRAMKIT_GATE_DRIVER=programs.fake_driver)
     assert (done.stdout, done.stderr) == ("1234 1234 0.75 1 42 2\n", "")
+
+
+def test_first_calls_of_many_threads_at_once(programs: Programs, tmp_path: Path) -> None:
+    """Each opens the driver if none has yet. All get its answers, and all are recorded."""
+    variables = {"VRAMKIT_GATE_DRIVER": programs.fake_driver, "VRAMKIT_GATE_TRACE": tmp_path}
+    done = run_gated(programs.calls, "together", **variables)
+    assert (done.stdout, done.stderr) == ("16 right\n", "")
+    (trace,) = read_all(tmp_path)
+    assert sum(record.kind == Kind.ALLOCATION for record in trace.records) == 16
 
 
 def test_all_names_of_the_library_are_one_library(programs: Programs) -> None:

@@ -163,6 +163,16 @@ def test_an_address_is_free_before_another_thread_gets_it(
     ]
 
 
+def test_a_file_that_may_not_grow_ends_the_trace_and_not_the_program(
+    programs: Programs, tmp_path: Path
+) -> None:
+    limited = f"ulimit -f 150 && exec {programs.allocates} killed"  # blocks of 512 or 1,024 bytes
+    run = run_recorded(tmp_path, "sh", "-c", limited, VRAMKIT_GATE_DRIVER=programs.fake_driver)
+    assert run.returncode == -signal.SIGKILL  # its own, and not SIGXFSZ
+    assert not run.only.complete
+    assert 400 < run.only.blocks < 5000
+
+
 def test_a_folder_that_cannot_be_written_does_no_harm(programs: Programs, tmp_path: Path) -> None:
     run = run_recorded(tmp_path / "missing", programs.allocates, "pairs")
     assert (run.returncode, run.stdout, run.stderr) == (5, "out\n", "err")

@@ -206,6 +206,29 @@ static void reuse() {
     pthread_join(thread, nullptr);
 }
 
+static pthread_barrier_t all_there;
+
+static void* first_call(void*) {
+    Address address = 0;
+    auto* allocate = find<int(Address*, size_t)>("cuMemAlloc_v2");
+    pthread_barrier_wait(&all_there);
+    const bool right = allocate(&address, 64) == 0 && address == 0x1000;
+    return right ? &all_there : nullptr;
+}
+
+static void together() {
+    pthread_t threads[16];
+    int right = 0;
+    pthread_barrier_init(&all_there, nullptr, 16);
+    for (pthread_t& thread : threads) pthread_create(&thread, nullptr, &first_call, nullptr);
+    for (pthread_t& thread : threads) {
+        void* result = nullptr;
+        pthread_join(thread, &result);
+        right += result != nullptr;
+    }
+    printf("%d right\n", right);
+}
+
 int main(int, char** words) {
     const char* what = words[1];
     if (strcmp(what, "unused") == 0) return print_mapped(words[2]), 3;
@@ -225,5 +248,6 @@ int main(int, char** words) {
     if (strcmp(what, "launches") == 0) launches();
     if (strcmp(what, "captures") == 0) captures();
     if (strcmp(what, "reuse") == 0) reuse();
+    if (strcmp(what, "together") == 0) together();
     return 0;
 }
