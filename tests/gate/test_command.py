@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import held
 import pytest
 from traces import TraceError, read_traces
 
@@ -75,6 +76,21 @@ def test_the_summary_as_json(programs: Programs, capfd: pytest.CaptureFixture[st
     assert (process["allocations"], process["frees"], process["complete"]) == (5000, 5000, True)
     (trace,) = read_traces(Path("vramkit-trace.csv.gz"))
     assert len(trace.events) == 10000
+
+
+def test_the_trace_can_go_to_a_device(programs: Programs) -> None:
+    result = record_program([str(programs.allocates), "streams"], Path("/dev/null"))
+    assert [process.allocations for process in result.processes] == [2]
+    assert not list(Path("/dev").glob(".vramkit-record-*"))
+
+
+def test_the_pool_can_be_judged_by_a_recording(
+    programs: Programs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record_program([str(programs.allocates), "pairs"], Path("t.csv.gz"))
+    assert held.main(["t.csv.gz", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)
+    assert (measured["trace"], measured["events"], measured["peak_in_use"]) == ("t", 5, 1 << 20)
 
 
 def test_each_process_is_a_trace(programs: Programs) -> None:

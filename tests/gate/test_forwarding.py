@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vramkit.launch.gate import gate_library
+from vramkit.launch.gate import gate_launch, gate_library
 from vramkit.record.raw import Kind
 from vramkit.record.run import read_all
 
@@ -34,6 +34,23 @@ def test_first_calls_of_many_threads_at_once(programs: Programs, tmp_path: Path)
 def test_all_names_of_the_library_are_one_library(programs: Programs) -> None:
     done = run_gated(programs.calls, "names", VRAMKIT_GATE_DRIVER=programs.fake_driver)
     assert done.stdout == "1 1 0\n"
+
+
+def test_the_folder_alone_is_enough(programs: Programs) -> None:
+    """Without LD_PRELOAD, which some launchers take away; the folder is searched for the driver
+    too, and does not lead the gate to itself."""
+    with gate_launch(["calls"], {}) as launch:
+        folders = f"{launch.search_first}:{programs.fake_driver.parent}"
+        for scenario, said in (("names", "1 1 0\n"), ("arguments", "1234 1234 0.75 1 42 2\n")):
+            done = subprocess.run(
+                [programs.calls, scenario],
+                env={**bare_environment(), "LD_LIBRARY_PATH": folders},
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+            assert (done.stdout, done.stderr) == (said, "")
 
 
 def test_without_a_driver_calls_answer_as_without_a_card(programs: Programs) -> None:

@@ -163,7 +163,17 @@ def test_a_chunk_ends_at_the_first_record_that_is_not_there(tmp_path: Path) -> N
     assert len(trace.records) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"text", struct.pack("<8sI", MAGIC, 1)])
+@pytest.mark.parametrize("content", [b"", bytes(4096)])
+def test_a_process_that_could_not_write_is_known_by_its_number(
+    tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "4711.0.gate"
+    path.write_bytes(content)
+    trace = read_raw(path)
+    assert (trace.process, trace.incomplete, trace.records) == (4711, True, [])
+
+
+@pytest.mark.parametrize("content", [b"text", struct.pack("<8sI", MAGIC, 1)])
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other"
     path.write_bytes(content)

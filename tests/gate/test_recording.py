@@ -173,6 +173,14 @@ def test_a_file_that_may_not_grow_ends_the_trace_and_not_the_program(
     assert 400 < run.only.blocks < 5000
 
 
+def test_a_file_that_may_have_no_content(programs: Programs, tmp_path: Path) -> None:
+    limited = f"ulimit -f 0 && exec {programs.allocates} pairs"
+    # The simulated GPU keeps its memory in a file, hence the other driver.
+    run = run_recorded(tmp_path, "sh", "-c", limited, VRAMKIT_GATE_DRIVER=programs.fake_driver)
+    assert (run.returncode, run.stdout, run.stderr) == (5, "out\n", "err")
+    assert (run.only.complete, run.only.lines) == (False, [])
+
+
 def test_a_folder_that_cannot_be_written_does_no_harm(programs: Programs, tmp_path: Path) -> None:
     run = run_recorded(tmp_path / "missing", programs.allocates, "pairs")
     assert (run.returncode, run.stdout, run.stderr) == (5, "out\n", "err")

@@ -93,8 +93,11 @@ class _Header(NamedTuple):
 
 def read_raw(path: Path) -> RawTrace:
     """Raises ValueError for a file that is no raw trace. A record that a killed program had only
-    begun to write is left out."""
+    begun to write is left out. A file without content is of a process that could not write any."""
     data = path.read_bytes()
+    if not data.strip(b"\0"):
+        process = int(path.name.partition(".")[0])
+        return RawTrace(process, 0, path.stat().st_mtime_ns, "", [], True, [])
     if len(data) < HEADER.size or not data.startswith(MAGIC):
         raise ValueError(f"{path} is not a raw trace of vramkit's gate")
     header = _Header(*HEADER.unpack_from(data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,8 +27,7 @@ def record_program(program: Sequence[str], output: Path, *, capture: bool = Fals
     vramkit.launch.LaunchError for a program that cannot be started.
     """
     output = output.absolute()
-    # Beside the trace: it has to fit there anyway, and temporary folders are often in memory.
-    with tempfile.TemporaryDirectory(prefix=".vramkit-record-", dir=output.parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=".vramkit-record-", dir=_beside(output)) as folder:
         with gate_launch(program, {"VRAMKIT_GATE_TRACE": folder}) as launch:
             ended = run_program(launch, capture=capture)
         summaries = write_trace(read_all(Path(folder)), output)
@@ -40,6 +40,13 @@ def record_program(program: Sequence[str], output: Path, *, capture: bool = Fals
         stdout=ended.stdout,
         stderr=ended.stderr,
     )
+
+
+def _beside(output: Path) -> Path | None:
+    """The folder of the trace, since it has to fit there anyway and temporary folders are often in
+    memory; None, hence a temporary one, for a device or where no folder can be made."""
+    plain = output.is_file() or not output.exists()
+    return output.parent if plain and os.access(output.parent, os.W_OK | os.X_OK) else None
 
 
 def read_all(folder: Path) -> list[RawTrace]:
