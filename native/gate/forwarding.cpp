@@ -38,7 +38,7 @@ const Found* driver() {
 }
 
 // Every value that is stored depends on the driver and the environment alone, so that threads that
-// come here at the same time do no harm.
+// come here at the same time do no harm. What is known already stays: see use_if_missing().
 void connect() {
     const Found& found = *driver();
     start_recording(found.path.c_str());
@@ -47,8 +47,10 @@ void connect() {
         void* function = found.handle != nullptr ? dlsym(found.handle, kExportNames[index])
                                                  : answer_without_driver(name);
         if (function == nullptr) function = answer_for_missing_call();
-        detail::reals[index].store(function, std::memory_order_relaxed);
+        void* unknown = nullptr;
+        detail::reals[index].compare_exchange_strong(unknown, function, std::memory_order_relaxed);
     }
+    dlerror();  // names that the driver lacks are not the program's errors
     std::atomic_thread_fence(std::memory_order_release);
     for (std::size_t index = 0; index < kExports; ++index) {
         const auto name = static_cast<Export>(index);

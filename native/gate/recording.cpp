@@ -15,7 +15,7 @@
 namespace vramkit::gate {
 namespace {
 
-// The rest of a chunk.
+// The rest of a chunk: it ends where the chunk ends.
 struct Room {
     Record* next = nullptr;
     Record* end = nullptr;
@@ -38,10 +38,13 @@ constinit thread_local Writer writer;
 // busy maps a chunk or leaves its room unused.
 class Leftovers {
   public:
-    void put(Room room) {
-        if (busy_.test_and_set(std::memory_order_acquire)) return;
-        if (count_ < rooms_.size()) rooms_[count_++] = room;
+    // Whether it was taken.
+    bool put(Room room) {
+        if (busy_.test_and_set(std::memory_order_acquire)) return false;
+        const bool fits = count_ < rooms_.size();
+        if (fits) rooms_[count_++] = room;
         busy_.clear(std::memory_order_release);
+        return fits;
     }
     Room take() {
         if (busy_.test_and_set(std::memory_order_acquire)) return {};
@@ -69,8 +72,10 @@ enum Start { not_started, starting, started };
 std::atomic<int> start{not_started};
 
 void at_thread_end(void*) {
-    if (!writer.room.empty()) leftovers.put(writer.room);
+    const Room room = writer.room;
     writer = Writer{};
+    if (room.end == nullptr) return;
+    if (room.empty() || !leftovers.put(room)) TraceFile::unmap_chunk(room.end);
 }
 
 // The child has this thread alone, and all of the parent's memory: chunks that are the parent's.
@@ -83,6 +88,7 @@ void in_forked_child() {
 bool find_room() {
     const int error = errno;
     writer.row = nullptr;
+    if (writer.room.end != nullptr) TraceFile::unmap_chunk(writer.room.end);
     writer.room = leftovers.take();
     if (writer.room.empty()) {
         Record* chunk = file.map_chunk();

@@ -150,6 +150,8 @@ Record* TraceFile::map_chunk() {
     return static_cast<Record*>(start);
 }
 
+void TraceFile::unmap_chunk(Record* end) { munmap(end - kChunkRecords, kChunkBytes); }
+
 void TraceFile::forget() {
     state_.store(State::none, std::memory_order_relaxed);
     header_ = nullptr;

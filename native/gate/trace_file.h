@@ -20,6 +20,9 @@ class TraceFile {
     // Space on the disk is taken first: a full disk ends the recording, not the program.
     Record* map_chunk();
 
+    // Gives back the memory of a chunk, known by its end. Its contents stay in the file.
+    static void unmap_chunk(Record* end);
+
     // In a forked child: the next chunk begins a file of its own.
     void forget();
 

@@ -49,6 +49,19 @@ std::vector<std::pair<Kind, std::uint64_t>> of_mark(std::uint64_t mark) {
     return found;
 }
 
+// Of files of the trace, in this process.
+std::size_t mapped_bytes() {
+    std::ifstream maps("/proc/self/maps");
+    std::size_t bytes = 0;
+    for (std::string line; std::getline(maps, line);) {
+        unsigned long start = 0;
+        unsigned long end = 0;
+        if (line.find(folder().string()) == std::string::npos) continue;
+        if (std::sscanf(line.c_str(), "%lx-%lx", &start, &end) == 2) bytes += end - start;
+    }
+    return bytes;
+}
+
 void allocate(std::uint64_t mark) {
     gate::record({.kind = Kind::allocation, .call = kAllocate, .object = 4096, .context = mark});
 }
@@ -80,6 +93,8 @@ TEST(threads_record_at_the_same_time_and_lose_nothing) {
     for (int thread = 0; thread < kThreads; ++thread) {
         CHECK_EQUAL(of_mark(100 + thread).size(), std::size_t{2 * 2 * kEach});
     }
+    // Of some hundred chunks only those with room are still in memory.
+    CHECK(mapped_bytes() <= sizeof(gate::TraceHeader) + 2 * kThreads * gate::kChunkBytes);
 }
 
 TEST(launches_on_a_few_streams_are_one_record_each) {
