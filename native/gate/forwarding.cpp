@@ -51,11 +51,11 @@ void connect() {
         detail::reals[index].compare_exchange_strong(unknown, function, std::memory_order_relaxed);
     }
     dlerror();  // names that the driver lacks are not the program's errors
-    std::atomic_thread_fence(std::memory_order_release);
     for (std::size_t index = 0; index < kExports; ++index) {
         const auto name = static_cast<Export>(index);
         const bool has = found.handle != nullptr && real(name) != answer_for_missing_call();
         void* hook = has ? active_hook(name) : nullptr;
+        // Released last: who jumps through a slot sees what its hook reads.
         vramkit_gate_slots[index].store(hook != nullptr ? hook : real(name),
                                         std::memory_order_release);
     }
