@@ -98,6 +98,26 @@ def test_memory_that_is_handed_out_again_was_freed_unseen() -> None:
     assert lines(block, block) == ["+0,100,0,0,0,0,call", "-0,0,0,0,unseen", "+1,100,0,0,0,0,call"]
 
 
+def test_handles_and_mappings_that_come_again_had_ended_unseen() -> None:
+    create = record(Kind.HANDLE, 5, bytes=MIB, call="cuMemCreate")
+    mapping = record(Kind.MAPPING, 1 << 30, bytes=MIB, context=5)
+    unmap = record(Kind.UNMAPPING, 1 << 30, bytes=MIB)
+    release = record(Kind.HANDLE_RELEASED, 5)
+    converter = converted(create, mapping, create, mapping, unmap, release)
+    assert list(converter.lines())[1:] == [
+        "+0,1048576,0,0,0,0,cuMemCreate",
+        "map,0,1048576,0,0",
+        "+1,1048576,0,0,0,0,cuMemCreate",  # the first one is still mapped
+        "unmap,0,1048576,0,0",
+        "-0,0,0,0,unseen",
+        "map,1,1048576,0,0",
+        "unmap,1,1048576,0,0",
+        "-1,0,0,0,call",
+    ]
+    assert lines(create, create)[1] == "-0,0,0,0,unseen"
+    assert converter.summary().bytes_at_end == 0
+
+
 def test_frees_of_unknown_memory_are_counted() -> None:
     converter = converted(record(Kind.FREE, 4096))
     assert list(converter.lines())[1:] == []

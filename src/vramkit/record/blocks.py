@@ -70,6 +70,12 @@ class Blocks:
         if handle in self._by_handle:
             self._by_handle[handle].references += 1
 
+    def forget(self, handle: int) -> Block | None:
+        """Drops all references; the block, if it is free now."""
+        if handle in self._by_handle:
+            self._by_handle[handle].references = 1
+        return self.release(handle)
+
     def release(self, handle: int) -> Block | None:
         """The block, if it is free now."""
         block = self._by_handle.get(handle)
@@ -81,7 +87,7 @@ class Blocks:
         return self._if_free(block)
 
     def map(self, address: int, size: int, handle: int) -> Block | None:
-        """None for a handle that was imported."""
+        """Where nothing is mapped. None for a handle that was imported."""
         block = self._by_handle.get(handle)
         if block is not None:
             block.mappings += 1

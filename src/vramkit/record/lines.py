@@ -69,14 +69,13 @@ class Converter:
                 if (block := self._blocks.release(record.object)) is not None:
                     yield self._freed(block, record, when)
             case Kind.MAPPING:
+                # Unmapped, and perhaps freed, by a call that is not recorded.
+                yield from self._unmapped(record._replace(call=UNSEEN), when)
                 found = self._blocks.map(record.object, record.bytes, record.context)
                 if found is not None:
                     yield f"map,{found.number},{record.bytes},{when}"
             case Kind.UNMAPPING:
-                for size, block, free in self._blocks.unmap(record.object, record.bytes):
-                    yield f"unmap,{block.number},{size},{when}"
-                    if free:
-                        yield self._freed(block, record, when)
+                yield from self._unmapped(record, when)
             case Kind.LAUNCH:
                 self._launches += record.repeats
                 yield f"launch,{record.repeats},{self._streams(record)},{when},{record.call}"
@@ -105,14 +104,21 @@ class Converter:
         elif record.captured:
             yield f"captured,{record.call},{record.bytes},{stream},{when}"
         else:
+            # Freed by a call that is not recorded, a launch of a graph for example.
+            drop = self._blocks.forget if virtual else self._blocks.free
+            if (lost := drop(record.object)) is not None:
+                yield self._freed(lost, record._replace(call=UNSEEN), when)
             if virtual:
                 block = self._blocks.create(record.object, record.bytes, device)
             else:
-                # Freed by a call that is not recorded, a launch of a graph for example.
-                if (lost := self._blocks.free(record.object)) is not None:
-                    yield self._freed(lost, record._replace(call=UNSEEN), when)
                 block = self._blocks.allocate(record.object, record.bytes, device, record.context)
             yield f"+{block.number},{record.bytes},{stream},{when},{device},{record.call}"
+
+    def _unmapped(self, record: RawRecord, when: str) -> Iterator[str]:
+        for size, block, free in self._blocks.unmap(record.object, record.bytes):
+            yield f"unmap,{block.number},{size},{when}"
+            if free:
+                yield self._freed(block, record, when)
 
     def _free(self, record: RawRecord, when: str) -> Iterator[str]:
         if record.captured:
