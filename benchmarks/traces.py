@@ -1,7 +1,9 @@
 """Traces of allocations: which block was asked for and freed when; read, built and written.
 
 A file has one line an event: `+id,bytes,stream` asks for a block, `-id` frees it on its own stream.
-It may be compressed by gzip. PyTorch's memory snapshots are read too: see torch_snapshot.py.
+It may be compressed by gzip. What `vramkit record` writes has more fields and other lines (see
+docs/gate.md): of these the blocks are read. PyTorch's memory snapshots are read too: see
+torch_snapshot.py.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 LARGEST = 1 << 40  # bytes; what a pool serves at most
+RECORDED = b"# vramkit trace 2\n"
 
 
 class TraceError(ValueError):
@@ -83,7 +86,8 @@ class TraceBuilder:
 
 
 def read_traces(path: Path) -> list[Trace]:
-    """The trace in a file; of a snapshot one for each device with events. Raises TraceError."""
+    """The trace in a file; of a snapshot, and of a recording, one for each process and device with
+    events. Raises TraceError."""
     try:
         content = path.read_bytes()
         if content.startswith(b"\x1f\x8b"):
@@ -95,6 +99,8 @@ def read_traces(path: Path) -> list[Trace]:
         from torch_snapshot import read_snapshot
 
         return read_snapshot(path, content)
+    if content.startswith(RECORDED):
+        return parse_recorded(path, content)
     return [parse(path, content)]
 
 
@@ -108,8 +114,41 @@ def write_trace(trace: Trace, path: Path) -> None:
             packed.write(f"{line}\n".encode())
 
 
+def plain_name(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".csv")
+
+
+def parse_recorded(path: Path, content: bytes) -> list[Trace]:
+    """A trace for each process and device, in the order in which they begin."""
+    builders: dict[tuple[str, str], TraceBuilder] = {}
+    devices: dict[str, TraceBuilder] = {}  # of live blocks
+    process = ""
+    for number, line in enumerate(content.decode("ascii", "replace").splitlines(), 1):
+        fields = line[1:].split(",")
+        try:
+            if line.startswith("@"):
+                process = fields[0]
+            elif line.startswith("+"):
+                block, size, stream, _, _, device, _ = fields
+                name = f"{plain_name(path)}, process {process}, device {device}"
+                builder = builders.setdefault((process, device), TraceBuilder(name))
+                builder.allocate(int(block), int(size), int(stream))
+                devices[block] = builder
+            elif line.startswith("-"):
+                if fields[0] not in devices:
+                    raise ValueError(f"block {fields[0]} is freed, but not in use")
+                devices.pop(fields[0]).free(int(fields[0]))
+        except ValueError as error:
+            raise TraceError(f"{path}, line {number}: {error}") from error
+    if not builders:
+        raise TraceError(f"{path}: nothing was allocated")
+    if len(builders) == 1:
+        next(iter(builders.values())).name = plain_name(path)
+    return [builder.build() for builder in builders.values()]
+
+
 def parse(path: Path, content: bytes) -> Trace:
-    builder = TraceBuilder(path.name.removesuffix(".gz").removesuffix(".csv"))
+    builder = TraceBuilder(plain_name(path))
     try:
         lines = content.decode("ascii").splitlines()
     except UnicodeDecodeError as error:

@@ -335,6 +335,7 @@ typedef struct CUlaunchConfig_st {
 } CUlaunchConfig;
 
 typedef struct CUctxCreateParams_st CUctxCreateParams;
+typedef struct CUexecAffinityParam_st CUexecAffinityParam;
 
 typedef void (*CUhostFn)(void* userData);
 typedef void (*CUstreamCallback)(CUstream hStream, CUresult status, void* userData);

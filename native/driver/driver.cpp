@@ -1,28 +1,20 @@
-// Opens a libcuda.so.1 and fills the table from the manifest.
+// Opens a libcuda.so.1 and fills the table from the manifest. Where the gate is loaded and forwards
+// to the library that is asked for, calls go through it; all else is asked of that library itself.
 #include "driver/driver.h"
 
 #include <dlfcn.h>
 #include <link.h>
 
-#include <array>
 #include <type_traits>
+
+#include "driver/usual_paths.h"
+#include "gate/control.h"
 
 namespace vramkit {
 namespace {
 
 // Exported by the simulated GPU alone.
 constexpr const char* kSimulatorMark = "simReset";
-
-// Where distributions, containers and WSL put the driver, for the case that the name itself is
-// already taken by a simulated one in this process.
-constexpr std::array kDriverPaths = {
-    "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
-    "/usr/lib64/libcuda.so.1",
-    "/usr/lib/libcuda.so.1",
-    "/usr/lib/wsl/lib/libcuda.so.1",
-    "/usr/local/nvidia/lib64/libcuda.so.1",
-    "/usr/local/cuda/compat/libcuda.so.1",
-};
 
 std::string loaded_path(void* handle, const std::string& fallback) {
     link_map* map = nullptr;
@@ -32,6 +24,28 @@ std::string loaded_path(void* handle, const std::string& fallback) {
     return fallback;
 }
 
+// A library that speaks the ABI, with the gate before it or not.
+struct Library {
+    void* calls = nullptr;   // where driver calls are found
+    void* driver = nullptr;  // the driver itself; the same where no gate is before it
+    std::string reason;      // why there is none
+};
+
+// `handle` may be the gate: then the driver is what it forwards to.
+Library behind(void* handle) {
+    const auto ask = reinterpret_cast<decltype(&gateDriver)>(dlsym(handle, "gateDriver"));
+    if (ask == nullptr) return {handle, handle, ""};
+    const char* text = nullptr;
+    void* driver = ask(&text);
+    return {handle, driver, driver == nullptr && text != nullptr ? text : ""};
+}
+
+// The gate is what answers to the name where it was put before this program. Null where nothing of
+// that name is loaded.
+void* loaded_by_name() { return dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD); }
+
+bool simulated_library(void* driver) { return dlsym(driver, kSimulatorMark) != nullptr; }
+
 std::string last_error() {
     const char* text = dlerror();
     return text != nullptr ? text : "unknown error of the dynamic loader";
@@ -39,12 +53,17 @@ std::string last_error() {
 
 }  // namespace
 
-Driver::Opened Driver::from_handle(void* handle, std::string path) {
-    std::shared_ptr<Driver> driver(new Driver(handle, std::move(path)));
+Driver::Opened Driver::from_handles(void* calls, void* library, std::string path) {
+    std::shared_ptr<Driver> driver(new Driver(library, std::move(path)));
     std::string missing;
     [[maybe_unused]] const auto find = [&](auto& field, const char* name, bool required) {
         using Function = std::remove_reference_t<decltype(field)>;
-        field = reinterpret_cast<Function>(dlsym(handle, name));
+        // The gate has every name that it knows, whether the driver has it or not.
+        void* function = dlsym(library, name);
+        if (void* through = dlsym(calls, name); function != nullptr && through != nullptr) {
+            function = through;
+        }
+        field = reinterpret_cast<Function>(function);
         if (field == nullptr && required)
             missing += missing.empty() ? name : ", " + std::string(name);
     };
@@ -67,29 +86,32 @@ Driver::Opened Driver::from_handle(void* handle, std::string path) {
 Driver::Opened Driver::open_path(const std::string& path) {
     void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) return OpenError{"cannot open " + path + ": " + last_error()};
-    return from_handle(handle, loaded_path(handle, path));
+    void* calls = handle;
+    if (void* named = loaded_by_name(); named != nullptr) {
+        if (const Library gate = behind(named); gate.driver == handle) calls = gate.calls;
+    }
+    return from_handles(calls, handle, loaded_path(handle, path));
 }
 
 Driver::Opened Driver::open_cuda() {
-    void* handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    std::string reason = handle == nullptr ? last_error() : "";
-    if (handle != nullptr && dlsym(handle, kSimulatorMark) != nullptr) {
-        dlclose(handle);
-        handle = nullptr;
-        reason = "the name libcuda.so.1 is taken by a simulated GPU in this process";
-        for (const char* path : kDriverPaths) {
-            handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-            if (handle != nullptr) break;
+    void* named = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    Library found = named != nullptr ? behind(named) : Library{nullptr, nullptr, last_error()};
+    if (found.driver != nullptr && simulated_library(found.driver)) {
+        found = {nullptr, nullptr,
+                 "the name libcuda.so.1 is taken by a simulated GPU in this process"};
+        for (const char* path : kUsualDriverPaths) {
+            found.calls = found.driver = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+            if (found.driver != nullptr) break;
         }
     }
-    if (handle == nullptr) return OpenError{"no NVIDIA driver: " + reason};
-    return from_handle(handle, loaded_path(handle, "libcuda.so.1"));
+    if (found.driver == nullptr) return OpenError{"no NVIDIA driver: " + found.reason};
+    return from_handles(found.calls, found.driver, loaded_path(found.driver, "libcuda.so.1"));
 }
 
 // The library stays loaded: NVIDIA's driver does not survive being unloaded.
 Driver::~Driver() = default;
 
-bool Driver::simulated() const { return symbol(kSimulatorMark) != nullptr; }
+bool Driver::simulated() const { return simulated_library(handle_); }
 
 void* Driver::symbol(const char* name) const { return dlsym(handle_, name); }
 

@@ -21,9 +21,11 @@ class Driver {
     using Opened = std::variant<std::shared_ptr<Driver>, OpenError>;
 
     // NVIDIA's driver, found as the system would find it. A simulated libcuda.so.1 that happens to
-    // be loaded under that name is passed over, never used in its place.
+    // be loaded under that name is passed over, never used in its place. Calls go through the gate
+    // where it is loaded.
     static Opened open_cuda();
-    // A library at this path that speaks the ABI; used for the simulated GPU.
+    // A library at this path that speaks the ABI; used for the simulated GPU. Calls go through the
+    // gate where it is loaded and forwards to this library.
     static Opened open_path(const std::string& path);
 
     ~Driver();
@@ -31,15 +33,17 @@ class Driver {
     Driver& operator=(const Driver&) = delete;
 
     const DriverTable& call() const { return table_; }
+    // Of the driver itself.
     const std::string& path() const { return path_; }
     // True where the library exports the controls of the simulated GPU.
     bool simulated() const;
-    // A symbol outside the manifest (the simulator's controls), or null.
+    // A symbol outside the manifest (the simulator's controls), or null. Asked of the driver
+    // itself, not of a gate before it.
     void* symbol(const char* name) const;
 
   private:
     Driver(void* handle, std::string path) : handle_(handle), path_(std::move(path)) {}
-    static Opened from_handle(void* handle, std::string path);
+    static Opened from_handles(void* calls, void* library, std::string path);
 
     void* handle_;
     std::string path_;

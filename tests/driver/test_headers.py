@@ -27,7 +27,10 @@ HEADERS = {
 }
 
 # Calls of the manifest that one of the two headers does not declare, and why that is right.
-NOT_DECLARED: dict[str, dict[str, str]] = {"12.9": {}, "13": {}}
+NOT_DECLARED: dict[str, dict[str, str]] = {
+    "12.9": {"cuCtxSynchronize_v2": "new in 13.0"},
+    "13": {},
+}
 
 # Members that the two headers lay out differently, and why that does no harm.
 NOT_COMPARED = {
@@ -61,6 +64,25 @@ def manifest() -> list[Call]:
     )
     assert len(rows) == text.count("VRAMKIT_CALL("), "a row of manifest.def cannot be read"
     return [Call(row[0], row[1], int(row[2]), *row[3:]) for row in rows]
+
+
+def hooks() -> list[Call]:
+    """The calls that the gate takes part in."""
+    text = text_of("../gate/hooks.def")
+    rows = re.findall(
+        r"VRAMKIT_HOOK\((\w+), (\w+), (\d+), (none|ptsz|ptds), (always|recording), \w+, "
+        r"(\(.*\))\)\n",
+        text,
+    )
+    assert len(rows) == text.count("VRAMKIT_HOOK("), "a row of hooks.def cannot be read"
+    return [
+        Call(base, symbol, int(since), when, suffix, parameters)
+        for base, symbol, since, suffix, when, parameters in rows
+    ]
+
+
+def calls() -> list[Call]:
+    return manifest() + hooks()
 
 
 def result_codes() -> list[tuple[str, int]]:
@@ -172,18 +194,18 @@ def run_checks(version: str, lines: list[str], folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("version", HEADERS)
 def test_declarations_agree_with_cuda_h(version: str, tmp_path: Path) -> None:
-    assert run_checks(version, checks(version, manifest()), tmp_path) == []
+    assert run_checks(version, checks(version, calls()), tmp_path) == []
 
 
 @pytest.mark.parametrize("version", HEADERS)
 def test_every_call_is_declared_but_for_known_ones(version: str) -> None:
-    missing = {call.symbol for call in manifest()} - declared(version)
+    missing = {call.symbol for call in calls()} - declared(version)
     assert missing == set(NOT_DECLARED[version])
 
 
 def test_every_call_is_compared_with_one_header_at_least() -> None:
     everywhere = set.union(*(declared(version) for version in HEADERS))
-    assert {call.symbol for call in manifest()} <= everywhere
+    assert {call.symbol for call in calls()} <= everywhere
 
 
 def test_a_wrong_declaration_is_found(tmp_path: Path) -> None:
@@ -202,6 +224,7 @@ def test_a_wrong_declaration_is_found(tmp_path: Path) -> None:
 
 def test_the_lists_hold_what_is_known_to_be_there() -> None:
     assert len(manifest()) > 90
+    assert len(hooks()) > 40
     assert (
         "ours::VRAMKIT_MEMHOSTREGISTER_DEVICEMAP",
         "CU_MEMHOSTREGISTER_DEVICEMAP",
@@ -241,7 +264,7 @@ def test_versions_and_suffixes_agree_with_the_typedef_header() -> None:
     wrong = [
         f"{call.symbol}: since {call.since}, suffix {call.suffix}; "
         f"known {sorted(v for b, v in versions if b == call.base)}, {suffixes.get(call.base)}"
-        for call in manifest()
+        for call in calls()
         if (call.base, call.since) not in versions or suffixes.get(call.base, "none") != call.suffix
     ]
     assert wrong == []

@@ -34,6 +34,14 @@ COMMANDS = {
         Exit status: 0 no report and the program succeeded, 1 reports (--error-exitcode sets
         another), 2 wrong usage, 3 no driver call was seen, 127 no such program, else the
         program's own: its exit status, or 128 + the signal that ended it.""",
+    "record": """Run a program and record what it allocates on the card.
+
+        Any program that calls the CUDA driver through libcuda.so.1 will do, PyTorch, CuPy and JAX
+        included; it needs no change. Put -- before the program:
+        vramkit record -o trace.csv.gz -- python my_program.py
+
+        Exit status: 2 wrong usage, 127 no such program, else the program's own: its exit status, or
+        128 + the signal that ended it.""",
     "plan": """Predict what streaming a model's weights costs, before the run and without the card.
 
         Runs the engine of vramkit.offload() on the simulated GPU. Reads a transformers config or
