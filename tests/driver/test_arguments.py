@@ -213,6 +213,7 @@ CALLS: dict[str, tuple[str, Call]] = {
     "Pool.allocate stream": ("optional stream", lambda m, x: m.pool.allocate(16, stream=x)),
     "Pool.deallocate address": ("integer", lambda m, x: m.pool.deallocate(x, 16)),
     "Pool.deallocate size": ("integer", lambda m, x: m.pool.deallocate(m.buffer.address, x)),
+    "Pool.on_shortage callback": ("function", lambda m, x: m.pool.on_shortage(x)),
     "Pool.preallocate size": ("integer", lambda m, x: m.pool.preallocate(x, 1)),
     "Pool.preallocate count": ("integer", lambda m, x: m.pool.preallocate(16, x)),
     "Pool.also_used_on address": ("integer", lambda m, x: m.pool.also_used_on(x, m.stream)),
