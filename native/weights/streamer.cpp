@@ -49,18 +49,9 @@ bool Streamer::make(const Ring& ring, std::vector<GroupSource> groups, Failure& 
 }
 
 bool Streamer::make_streams(bool packed, Failure& why) {
-    int least = 0, greatest = 0;
-    if (failed(call_.cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange",
-               why)) {
-        return false;
-    }
     for (std::size_t each = 0; each < (packed ? kWriters : 2); ++each) {
-        // A kernel that decodes has little to do, and the link stands still until it is done: it
-        // goes before the rest of a large kernel of the model.
-        const int priority = each < stream_ids_.size() ? 0 : greatest;
-        if (failed(
-                call_.cuStreamCreateWithPriority(&streams_[each], CU_STREAM_NON_BLOCKING, priority),
-                "cuStreamCreateWithPriority", why)) {
+        if (failed(call_.cuStreamCreateWithPriority(&streams_[each], CU_STREAM_NON_BLOCKING, 0),
+                   "cuStreamCreateWithPriority", why)) {
             return false;
         }
     }

@@ -26,7 +26,7 @@ def on_card(inputs: dict[str, Any]) -> dict[str, Any]:
 def small(model: Any, **settings: Any) -> Any:
     """Through a ring of 2 MiB, with as much again for residents where that is not all of them."""
     nbytes = sum(tensor.nbytes for tensor in model.parameters())
-    budget = min(6 * MIB, nbytes // (2 * MIB) * 2 * MIB + MIB * 9 // 5)
+    budget = min(6 * MIB, nbytes // (2 * MIB) * 2 * MIB + MIB)
     return offload(model, budget, keep_below=4096, ring=2 * MIB, **settings)
 
 
