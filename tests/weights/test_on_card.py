@@ -26,10 +26,12 @@ def on_card(inputs: dict[str, Any]) -> dict[str, Any]:
 def small(model: Any, **settings: Any) -> Any:
     """Through a ring of 2 MiB, with as much again for residents where that is not all of them."""
     nbytes = sum(tensor.nbytes for tensor in model.parameters())
-    budget = min(6 * MIB, nbytes // (2 * MIB) * 2 * MIB + MIB)
+    budget = min(6 * MIB, nbytes // (2 * MIB) * 2 * MIB + MIB * 9 // 5)
     return offload(model, budget, keep_below=4096, ring=2 * MIB, **settings)
 
 
+# Without room for the first group, model.device is that of the host, which transformers warns about.
+@pytest.mark.filterwarnings("ignore:You are calling .generate")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_results_are_those_of_the_resident_model(driver: Driver, family: str, dtype: str) -> None:
@@ -143,7 +145,7 @@ def test_gradients_of_adapters(driver: Driver) -> None:
     )
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, by torch
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:TensorFloat32")  # of torch
 def test_compiled_layers(driver: Driver) -> None:
     model, inputs, _ = example("llama")
     given = on_card(inputs)
