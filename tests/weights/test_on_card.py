@@ -30,7 +30,7 @@ def small(model: Any, **settings: Any) -> Any:
     return offload(model, budget, keep_below=4096, ring=2 * MIB, **settings)
 
 
-# Without room for the first group, model.device is that of the host, which transformers warns about.
+# Without room for the first group, model.device is the host, which transformers warns about.
 @pytest.mark.filterwarnings("ignore:You are calling .generate")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", FAMILIES)
