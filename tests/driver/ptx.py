@@ -90,6 +90,8 @@ class _Thread:
                 at = self.kernel.labels[operands[0]]
             elif name.startswith(("ld.", "st.")):
                 self.access(name.split("."), operands)
+            elif name == "red.global.add.u64":
+                self.add(*operands)
             else:
                 self.set(operands[0], self.compute(name, [self.value(x) for x in operands[1:]]))
 
@@ -131,6 +133,14 @@ class _Thread:
             else:
                 self.set(register, int.from_bytes(memory.content[part], "little"))
 
+    def add(self, place: str, register: str) -> None:
+        """An atomic addition: as a load and a store, since the threads run one after the other."""
+        added = self.value(register)
+        self.access(["ld", "global", "u64"], [register, place])
+        self.set(register, self.value(register) + added)
+        self.access(["st", "global", "u64"], [place, register])
+        self.set(register, added)
+
     def compute(self, name: str, given: list[int]) -> int:
         for start, operation in OPERATIONS.items():
             if name == start or name.startswith(start + "."):
@@ -165,9 +175,11 @@ OPERATIONS: dict[str, Callable[..., int]] = {
     "cvta": lambda x: x,
     "cvt": lambda x: x,
     "mul.wide.u32": lambda x, y: x * y,
+    "mul.lo.u64": lambda x, y: x * y,
     "add": lambda x, y: x + y,
     "and": lambda x, y: x & y,
     "or": lambda x, y: x | y,
+    "xor": lambda x, y: x ^ y,
     "shl": lambda x, by: x << by,
     "shr.u32": lambda x, by: x >> by,
     "shr.u64": lambda x, by: x >> by,

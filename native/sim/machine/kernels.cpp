@@ -1,10 +1,12 @@
-// Seven kernels: spin for a time, four that stream through memory, and two that unpack weights.
+// Eight kernels: spin for a time, four that stream through memory, two that unpack weights, and one
+// that hashes.
 #include "sim/machine/kernels.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "sim/machine/unpack.h"
+#include "swap/hash.h"
 #include "weights/packing.h"
 
 namespace vramkit::sim {
@@ -162,6 +164,26 @@ const BuiltinKernel kKernels[] = {
      },
      [](const Arguments& a, std::span<const Bytes> ranges) {
          if (a[3] > 0) patch_bf16(ranges[2], ranges[0], ranges[1]);
+     }},
+    // Which slot a thread adds to is not defined: here all is in the first.
+    {"vk_hash128",
+     {8, 8, 8},
+     [](const Arguments& a) {
+         if (a[1] == 0) return std::vector<Touch>{};
+         return std::vector<Touch>{{a[0], a[1] * sizeof(std::uint64_t), Use::read},
+                                   {a[2], swap::kHashResultBytes, Use::atomic}};
+     },
+     [](const Arguments& a, const Profile& profile) {
+         return time_ns(a[1] * sizeof(std::uint64_t), profile.kernels.checksum_bytes_per_s);
+     },
+     [](const Arguments& a, std::span<const Bytes> ranges) {
+         if (a[1] == 0) return;
+         swap::Hash sum;
+         std::memcpy(&sum, ranges[1].data(), sizeof sum);
+         const swap::Hash added = swap::hash_of(ranges[0]);
+         sum.a += added.a;
+         sum.b += added.b;
+         std::memcpy(ranges[1].data(), &sum, sizeof sum);
      }},
 };
 

@@ -1,0 +1,229 @@
+// Opening, allocating and freeing.
+#include "swap/engine.h"
+
+#include <algorithm>
+
+#include "base/host_memory.h"
+#include "base/scopes.h"
+
+namespace vramkit::swap {
+namespace {
+
+constexpr std::uint64_t kTimesTheCard = 4;
+
+bool are_valid(const Settings& settings, Failure& why) {
+    const auto is_pages = [](std::uint64_t bytes) { return bytes > 0 && bytes % kPage == 0; };
+    if (is_pages(settings.chunk_bytes) && is_pages(settings.host.slab_bytes)) return true;
+    why = Failure::bad_value("chunk_bytes is " + std::to_string(settings.chunk_bytes) +
+                             " and host.slab_bytes is " + std::to_string(settings.host.slab_bytes) +
+                             "; both must be multiples of 2 MiB, and not 0");
+    return false;
+}
+
+std::size_t index_of(State state) { return static_cast<std::size_t>(state); }
+
+}  // namespace
+
+Failure Engine::no_host_memory() {
+    Failure why = Failure::out_of_memory();
+    why.message = "the host is out of memory";
+    return why;
+}
+
+std::unique_ptr<Engine> Engine::open(const DriverTable& call, CUcontext context, int device,
+                                     const Settings& settings, Failure& why) {
+    if (!are_valid(settings, why)) return nullptr;
+    std::unique_ptr<Engine> made(new Engine(call, context, device, settings));
+    return made->make(why) ? std::move(made) : nullptr;
+}
+
+Engine::Engine(const DriverTable& call, CUcontext context, int device, const Settings& settings)
+    : call_(call),
+      context_(context),
+      device_(device),
+      settings_(settings),
+      card_(call, device),
+      host_(call, settings.host) {}
+
+bool Engine::make(Failure& why) {
+    const SlowPathScope scope(call_, context_);
+    address_bytes_ = settings_.address_bytes;
+    if (address_bytes_ == 0) {
+        size_t total = 0;
+        if (failed(call_.cuDeviceTotalMem_v2(&total, device_), "cuDeviceTotalMem", why)) {
+            return false;
+        }
+        address_bytes_ = total * kTimesTheCard;
+    }
+    address_bytes_ = round_up(address_bytes_, kPage);
+    if (failed(call_.cuMemAddressReserve(&addresses_, address_bytes_, kPage, 0, 0),
+               "cuMemAddressReserve", why)) {
+        addresses_ = 0;
+        return false;
+    }
+    space_.emplace(addresses_, address_bytes_, settings_.chunk_bytes);
+    mover_ = Mover::open(call_, why);
+    if (mover_ == nullptr) return false;
+    if (settings_.hash != nullptr) {
+        hasher_ = Hasher::open(call_, settings_.hash, *mover_, why);
+        if (hasher_ == nullptr) return false;
+    }
+    return true;
+}
+
+Engine::~Engine() {
+    const SlowPathScope scope(call_, context_);
+    hasher_.reset();
+    mover_.reset();  // waits for its copies
+    if (space_) {
+        Failure ignored;
+        for (auto& [address, chunk] : space_->chunks()) {
+            card_.unback(chunk, ignored);
+            host_.give(chunk.copy);
+        }
+    }
+    if (addresses_ != 0) call_.cuMemAddressFree(addresses_, address_bytes_);
+    host_.trim();
+}
+
+std::uint64_t Engine::allocate(std::uint64_t bytes, Failure& why) {
+    if (bytes == 0 || bytes > kLargestRequest) {
+        why = Failure::bad_value("an allocation of " + std::to_string(bytes) +
+                                 " bytes; it must have 1 byte to 1 TiB");
+        return 0;
+    }
+    const std::lock_guard guard(lock_);
+    std::uint64_t address = 0;
+    std::vector<Chunk*> made;
+    if (!if_host_memory_allows([&] { address = space_->allocate(bytes, made); })) {
+        why = no_host_memory();
+        return 0;
+    }
+    if (address == 0) {
+        note_shortage("cuMemAddressReserve", why);
+        why.message = "no " + std::to_string(bytes) + " addresses in a row are left of " +
+                      std::to_string(address_bytes_ >> 20) + " MiB";
+        return 0;
+    }
+    if (settings_.limit != 0 && !made.empty() && space_->chunk_bytes() > settings_.limit) {
+        space_->free(address);
+        for (Chunk* chunk : made) space_->remove(*chunk);
+        why = Failure::out_of_memory();
+        why.message = std::to_string(bytes) + " bytes more are over the limit of " +
+                      std::to_string(settings_.limit >> 20) + " MiB, of which " +
+                      std::to_string(space_->chunk_bytes() >> 20) + " MiB are in use";
+        return 0;
+    }
+    for (const Chunk* chunk : made) bytes_[index_of(State::unbacked)] += chunk->bytes;
+    return address;
+}
+
+bool Engine::free(std::uint64_t address, std::uint64_t& freed, Failure& why) {
+    freed = 0;
+    const std::lock_guard guard(lock_);
+    bool found = false;
+    if (!if_host_memory_allows([&] { found = space_->free(address); })) {
+        why = no_host_memory();
+        return false;
+    }
+    if (!found) {
+        why = Failure::bad_value("no allocation begins at " + std::to_string(address));
+        return false;
+    }
+    const SlowPathScope scope(call_, context_);
+    // What cannot be cleaned up now is so with the next call.
+    if_host_memory_allows([&] { freed = clean(true); });
+    return true;
+}
+
+std::optional<Block> Engine::find(std::uint64_t address) const {
+    const std::lock_guard guard(lock_);
+    return space_->find(address);
+}
+
+void Engine::note_use(std::uint64_t address, std::uint64_t bytes) {
+    const std::lock_guard guard(lock_);
+    ++uses_;
+    space_->each_chunk_in(address, bytes, [this](Chunk& chunk) { chunk.last_use = uses_; });
+}
+
+bool Engine::prepare_host(std::uint64_t bytes, Failure& why) {
+    const std::lock_guard guard(lock_);
+    const SlowPathScope scope(call_, context_);
+    return host_.prepare(bytes, why);
+}
+
+void Engine::trim_host() {
+    const std::lock_guard guard(lock_);
+    const SlowPathScope scope(call_, context_);
+    host_.trim();
+}
+
+Usage Engine::usage() const {
+    const auto bytes = [this](State state) {
+        return bytes_[index_of(state)].load(std::memory_order_relaxed);
+    };
+    return {bytes(State::unbacked), bytes(State::resident), bytes(State::arriving),
+            bytes(State::swapped)};
+}
+
+Counters Engine::counters() const {
+    const std::lock_guard guard(lock_);
+    Counters now = counters_;
+    now.waits = mover_->waits();
+    now.allocated = space_->allocated();
+    now.card_bytes = card_.used();
+    now.host_bytes = host_.held();
+    now.host_used = host_.used();
+    return now;
+}
+
+std::string Engine::broken_invariant() const {
+    const std::lock_guard guard(lock_);
+    std::array<std::uint64_t, 4> bytes{};
+    std::uint64_t card = 0, copies = 0;
+    for (const auto& [address, chunk] : space_->chunks()) {
+        bytes[index_of(chunk.state)] += chunk.bytes;
+        if (chunk.uses_card()) card += chunk.bytes;
+        copies += chunk.copy.bytes;
+    }
+    for (std::size_t state = 0; state < bytes.size(); ++state) {
+        if (bytes[state] != bytes_[state]) return "bytes by state are counted wrong";
+    }
+    if (card > card_.used()) return "bytes of the card are counted wrong";
+    if (copies != host_.used()) return "host memory is counted wrong";
+    return space_->broken_invariant();
+}
+
+void Engine::set_state(Chunk& chunk, State state) {
+    bytes_[index_of(chunk.state)] -= chunk.bytes;
+    bytes_[index_of(state)] += chunk.bytes;
+    chunk.state = state;
+}
+
+std::uint64_t Engine::clean(bool keep) {
+    const std::uint64_t before = card_.used();
+    for (Chunk* chunk : space_->unused()) {
+        if (keep && chunk->shared && chunk->state != State::swapped) {
+            keep = false;
+        } else {
+            discard(*chunk);
+        }
+    }
+    card_.release_again();
+    return before - card_.used();
+}
+
+// False: it stays, unused, for the next time.
+bool Engine::discard(Chunk& chunk) {
+    Failure ignored;
+    if (!mover_->settle(ignored)) return false;
+    if (chunk.state == State::arriving && !finish_arriving(ignored)) return false;
+    if (!card_.unback(chunk, ignored)) return false;
+    host_.give(chunk.copy);
+    bytes_[index_of(chunk.state)] -= chunk.bytes;
+    space_->remove(chunk);
+    return true;
+}
+
+}  // namespace vramkit::swap

@@ -1,0 +1,153 @@
+// Device memory of one program that can leave the card and come back to the same addresses.
+//
+// 1. An allocation has one address for its life. Behind it are chunks, each backed with memory of
+//    the card, swapped to the host, or unbacked: nobody has made it resident yet.
+// 2. Chunks move only in swap_out(), swap_in() and make_resident(). The caller guarantees that no
+//    work of the program is in flight on the chunks that move, nor on what is freed, and that the
+//    program uses only what is resident.
+// 3. Memory of the card is taken and given by credits, chunk by chunk (credits.h).
+// 4. The engine waits for its own copies, never for the card.
+// 5. If a driver call fails, each chunk is still resident or swapped, with its bytes. The failure
+//    says what was reached; the same call can be made again and continues there.
+// 6. A chunk keeps its host copy when it is resident again, as far as the limit of host memory
+//    allows. If its hash is still the same when it has to go, it goes without a copy.
+//
+// From any thread. One call runs at a time; only usage() does not wait for it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/failure.h"
+#include "base/sizes.h"
+#include "swap/card_memory.h"
+#include "swap/credits.h"
+#include "swap/hasher.h"
+#include "swap/host_store.h"
+#include "swap/mover.h"
+#include "swap/space.h"
+
+namespace vramkit::swap {
+
+inline constexpr std::uint64_t kEverything = std::numeric_limits<std::uint64_t>::max();
+
+struct Settings {
+    std::uint64_t limit = 0;          // bytes of all chunks; 0: none
+    std::uint64_t address_bytes = 0;  // to reserve; 0: four times the card
+    // Copies of 64 MiB reach the rate of the link, and cost 0.1 ms of driver calls each.
+    std::uint64_t chunk_bytes = std::uint64_t{64} << 20;
+    HostStore::Settings host;
+    CUfunction hash = nullptr;  // vk_hash128; null: every chunk that goes is copied
+};
+
+// Bytes of chunks, by where they are.
+struct Usage {
+    std::uint64_t unbacked = 0, resident = 0, arriving = 0, swapped = 0;
+};
+
+struct Counters {
+    std::uint64_t copies_out = 0, copied_out_bytes = 0;
+    std::uint64_t copies_in = 0, copied_in_bytes = 0;
+    std::uint64_t dropped = 0, dropped_bytes = 0;  // chunks that went without a copy
+    std::uint64_t hashed = 0;                      // chunks
+    std::uint64_t waits = 0;                       // on the host, for copies and hashes
+    std::uint64_t allocated = 0;                   // bytes, as the program asked for them
+    std::uint64_t card_bytes = 0;                  // that chunks use
+    std::uint64_t host_bytes = 0, host_used = 0;   // pinned; with copies of chunks in it
+};
+
+class Engine {
+  public:
+    // The table and the context must outlive the engine. Null and the reason on failure.
+    static std::unique_ptr<Engine> open(const DriverTable& call, CUcontext context, int device,
+                                        const Settings& settings, Failure& why);
+    // Frees everything. No work of the program may be using it.
+    ~Engine();
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
+
+    // An address, a multiple of 512; 0 and the reason on failure. Takes no memory of the card:
+    // new chunks are unbacked.
+    std::uint64_t allocate(std::uint64_t bytes, Failure& why);
+    // `freed` gets the bytes of the card that became free: the caller gives their credits.
+    bool free(std::uint64_t address, std::uint64_t& freed, Failure& why);
+    // The allocation around an address.
+    std::optional<Block> find(std::uint64_t address) const;
+    // The program is about to use the range: it is now the last that was used.
+    void note_use(std::uint64_t address, std::uint64_t bytes);
+
+    // Backs or brings back all chunks of the range, and waits for their copies. What was unbacked
+    // has no defined content, as after cuMemAlloc. `missing` gets the bytes that credits did not
+    // suffice for.
+    bool make_resident(std::uint64_t address, std::uint64_t bytes, Credits& credits,
+                       std::uint64_t& missing, Failure& why);
+    // Moves chunks to the host, coldest first, until so many bytes of the card are free or none is
+    // left. Credits are given after each chunk.
+    bool swap_out(std::uint64_t bytes, Credits& credits, Failure& why);
+    // Starts to bring swapped chunks back, the last used first, as far as credits suffice, and
+    // returns without waiting for the copies: call it again when there are more credits, then
+    // finish(). Unbacked chunks stay so.
+    bool swap_in(Credits& credits, std::uint64_t& missing, Failure& why);
+    // Waits for the copies: what was arriving is resident.
+    bool finish(Failure& why);
+
+    // Pins host memory ahead of need, until so many bytes are free for copies.
+    bool prepare_host(std::uint64_t bytes, Failure& why);
+    // Gives unused host memory back. Waits for the work of the card.
+    void trim_host();
+
+    Usage usage() const;
+    Counters counters() const;
+    // What is wrong, for tests; empty: nothing.
+    std::string broken_invariant() const;
+
+  private:
+    Engine(const DriverTable& call, CUcontext context, int device, const Settings& settings);
+    bool make(Failure& why);
+    static Failure no_host_memory();
+    // All of these with the lock, in the context.
+    void set_state(Chunk& chunk, State state);
+    bool swap_out_locked(std::uint64_t bytes, Credits& credits, Failure& why);
+    bool finish_arriving(Failure& why);
+    bool bring(std::span<Chunk* const> chunks, Credits& credits, std::uint64_t& missing,
+               Failure& why);
+    bool bring(Chunk& chunk, Credits& credits, bool& short_of_credits, Failure& why);
+    // Chunks that leave, coldest first.
+    std::vector<Chunk*> choose(std::uint64_t bytes);
+    // Which of the chunks need no copy, where that is known; remembers new hashes.
+    std::vector<bool> find_unchanged(std::span<Chunk* const> chunks, std::vector<Hash>& hashes);
+    bool take_host_piece(Chunk& chunk, std::span<Chunk* const> leaving, Failure& why);
+    bool start_out(Chunk& chunk, std::span<Chunk* const> leaving, Failure& why);
+    // Its copy, if there was one, is done: takes its memory away.
+    bool leave(Chunk& chunk, Credits& credits, Failure& why);
+    // Takes away the memory of chunks without blocks, and what failed calls left. `keep`: an empty
+    // shared chunk may stay, for the next small allocation. Returns the bytes that became free.
+    std::uint64_t clean(bool keep);
+    bool discard(Chunk& chunk);
+
+    const DriverTable& call_;
+    const CUcontext context_;
+    const int device_;
+    const Settings settings_;
+    mutable std::mutex lock_;
+    CUdeviceptr addresses_ = 0;
+    std::uint64_t address_bytes_ = 0;
+    CardMemory card_;
+    HostStore host_;
+    std::unique_ptr<Mover> mover_;
+    std::unique_ptr<Hasher> hasher_;  // null: none
+    std::optional<Space> space_;
+    std::uint64_t uses_ = 0;
+    std::array<std::atomic<std::uint64_t>, 4> bytes_{};  // by state
+    Counters counters_;
+};
+
+}  // namespace vramkit::swap

@@ -1,0 +1,288 @@
+// Swapping on the simulated GPU: bytes, addresses, counts, limits.
+#include <map>
+#include <random>
+
+#include "swap_bench.h"
+
+using namespace swap_bench;
+
+namespace {
+
+constexpr const char* kWithData = "checker=on,data=on,capacity=256MiB";
+
+}  // namespace
+
+TEST(bytes_and_addresses_survive) {
+    const Card card(kWithData);
+    {
+        Program program(card, small(), 128 * kMiB);
+        const std::uint64_t large = program.allocate(18 * kMiB);
+        const std::uint64_t small_one = program.allocate(1000);
+        CHECK_EQUAL(program.engine->usage().unbacked, 20 * kMiB);
+        program.make_resident(0, kEverything);
+        program.write(large, 18 * kMiB, 7);
+        program.write(small_one, 1000, 8);
+        program.synchronize();
+        program.swap_out();
+        CHECK_EQUAL(program.engine->usage().swapped, 20 * kMiB);
+        CHECK_EQUAL(program.credits.bytes, 128 * kMiB);
+        CHECK(gpu::sim().host_alias(large) == nullptr);
+        CHECK_EQUAL(program.swap_in(), 0U);
+        CHECK_EQUAL(program.engine->usage().resident, 20 * kMiB);
+        CHECK(Program::has(large, 18 * kMiB, 7));
+        CHECK(Program::has(small_one, 1000, 8));
+        program.check_credits();
+        check_whole(*program.engine);
+    }
+    check_order(card);
+    check_nothing_left();
+}
+
+TEST(unbacked_chunks_are_neither_backed_nor_moved) {
+    const Card card(kWithData);
+    Program program(card, small(), 128 * kMiB);
+    const std::uint64_t block = program.allocate(64 * kMiB);
+    program.make_resident(block + 5 * kMiB, 1);
+    CHECK_EQUAL(program.engine->usage().resident, 4 * kMiB);
+    CHECK_EQUAL(program.credits.bytes, 124 * kMiB);
+    program.write(block + 5 * kMiB, kMiB, 3);
+    program.synchronize();
+    program.swap_out();
+    CHECK_EQUAL(program.engine->counters().copied_out_bytes, 4 * kMiB);
+    CHECK_EQUAL(program.swap_in(), 0U);
+    CHECK_EQUAL(program.engine->usage().unbacked, 60 * kMiB);
+    CHECK(Program::has(block + 5 * kMiB, kMiB, 3));
+}
+
+TEST(coldest_chunks_go_first_and_only_as_many_as_needed) {
+    const Card card(kWithData);
+    Program program(card, small(), 128 * kMiB);
+    std::vector<std::uint64_t> blocks;
+    for (int block = 0; block < 4; ++block) blocks.push_back(program.allocate(4 * kMiB));
+    program.make_resident(0, kEverything);
+    for (const int used : {2, 0, 3, 1}) {
+        program.write(blocks[static_cast<std::size_t>(used)], 4 * kMiB, 1);
+    }
+    program.synchronize();
+    program.swap_out(5 * kMiB);
+    CHECK_EQUAL(program.engine->usage().swapped, 8 * kMiB);
+    CHECK_EQUAL(program.credits.gifts, 2);
+    CHECK(gpu::sim().host_alias(blocks[2]) == nullptr);
+    CHECK(gpu::sim().host_alias(blocks[0]) == nullptr);
+    CHECK(gpu::sim().host_alias(blocks[3]) != nullptr);
+    CHECK(gpu::sim().host_alias(blocks[1]) != nullptr);
+    // Of those that are out, the last used comes first.
+    program.credits.bytes = 4 * kMiB;
+    CHECK_EQUAL(program.swap_in(), 4 * kMiB);
+    CHECK(gpu::sim().host_alias(blocks[0]) != nullptr);
+    program.credits.bytes = 4 * kMiB;
+    CHECK_EQUAL(program.swap_in(), 0U);
+}
+
+TEST(calls_of_a_swap_are_counted) {
+    const Card card("checker=on,data=off,capacity=1GiB");
+    Program program(card, small(), 512 * kMiB);
+    program.allocate(40 * kMiB);
+    program.make_resident(0, kEverything);
+    Failure why;
+    CHECK(program.engine->prepare_host(40 * kMiB, why));
+    CHECK_EQUAL(program.engine->counters().host_bytes, 40 * kMiB);
+    gpu::sim().reset_call_counts();
+    program.swap_out();
+    CHECK_EQUAL(card.calls("cuMemcpyDtoHAsync_v2"), 10U);
+    CHECK_EQUAL(card.calls("cuEventRecord"), 10U);
+    CHECK_EQUAL(card.calls("cuEventSynchronize"), 10U);
+    CHECK_EQUAL(card.calls("cuMemUnmap"), 10U);
+    for (const char* none : {"cuMemRelease", "cuStreamSynchronize", "cuCtxSynchronize",
+                             "cuMemHostRegister_v2", "cuMemHostAlloc", "cuStreamWaitEvent"}) {
+        CHECK_EQUAL(card.calls(none), 0U);
+    }
+    gpu::sim().reset_call_counts();
+    CHECK_EQUAL(program.swap_in(), 0U);
+    for (const char* each :
+         {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemRelease", "cuMemcpyHtoDAsync_v2"}) {
+        CHECK_EQUAL(card.calls(each), 10U);
+    }
+    CHECK_EQUAL(card.calls("cuEventRecord"), 1U);
+    CHECK_EQUAL(card.calls("cuEventSynchronize"), 1U);
+    CHECK_EQUAL(card.calls("cuStreamSynchronize"), 0U);
+    const Counters counters = program.engine->counters();
+    CHECK_EQUAL(counters.copies_out, 10U);
+    CHECK_EQUAL(counters.copied_out_bytes, 40 * kMiB);
+    CHECK_EQUAL(counters.copies_in, 10U);
+    CHECK_EQUAL(counters.copied_in_bytes, 40 * kMiB);
+    CHECK_EQUAL(counters.waits, 11U);
+    CHECK_EQUAL(counters.card_bytes, 40 * kMiB);
+    CHECK_EQUAL(counters.host_used, 0U);
+    CHECK_EQUAL(counters.host_bytes, 40 * kMiB);
+    // Swaps again without new host memory.
+    gpu::sim().reset_call_counts();
+    program.swap_out();
+    CHECK_EQUAL(card.calls("cuMemHostRegister_v2"), 0U);
+    program.engine->trim_host();
+    CHECK_EQUAL(program.engine->counters().host_bytes, 40 * kMiB);
+    CHECK_EQUAL(program.swap_in(), 0U);
+    program.engine->trim_host();
+    CHECK_EQUAL(program.engine->counters().host_bytes, 0U);
+}
+
+TEST(limits_say_what_they_are) {
+    const Card card("checker=on,data=off,capacity=1GiB");
+    Settings settings = small();
+    settings.limit = 64 * kMiB;
+    settings.host.limit = 16 * kMiB;
+    Program program(card, settings, 512 * kMiB);
+    const std::uint64_t block = program.allocate(32 * kMiB);
+    Failure why;
+    CHECK_EQUAL(program.engine->allocate(40 * kMiB, why), 0U);
+    CHECK(why.kind == Failure::Kind::out_of_memory);
+    CHECK_EQUAL(why.message,
+                "41943040 bytes more are over the limit of 64 MiB, of which 32 MiB are in use");
+    check_whole(*program.engine);
+    CHECK_EQUAL(program.engine->allocate(0, why), 0U);
+    CHECK(why.kind == Failure::Kind::bad_value);
+    std::uint64_t freed = 0;
+    CHECK(!program.engine->free(block + 512, freed, why));
+    CHECK(why.kind == Failure::Kind::bad_value);
+    program.make_resident(0, kEverything);
+    // As much as fits goes; the rest stays on the card.
+    CHECK(!program.engine->swap_out(kEverything, program.credits, why));
+    CHECK(why.kind == Failure::Kind::out_of_memory);
+    CHECK_EQUAL(why.message,
+                "host memory for swapped data is limited to 16 MiB, of which 16 MiB are held; 4 "
+                "MiB more are needed. swapping out stopped after 16 MiB of 32 MiB. Nothing is "
+                "lost: the rest is where it was");
+    CHECK_EQUAL(program.engine->usage().swapped, 16 * kMiB);
+    CHECK_EQUAL(program.engine->usage().resident, 16 * kMiB);
+    settings.chunk_bytes = 3 * kMiB;
+    CHECK(Engine::open(card.call, card.context, 0, settings, why) == nullptr);
+    CHECK(why.kind == Failure::Kind::bad_value);
+}
+
+TEST(freed_memory_goes_back_wherever_it_is) {
+    const Card card("checker=on,data=off,capacity=1GiB");
+    {
+        Program program(card, small(), 512 * kMiB);
+        std::vector<std::uint64_t> blocks;
+        for (int block = 0; block < 3; ++block) blocks.push_back(program.allocate(8 * kMiB));
+        program.make_resident(blocks[0], 16 * kMiB);
+        program.swap_out(8 * kMiB);
+        for (const std::uint64_t block : blocks) program.free(block);
+        CHECK_EQUAL(program.credits.bytes, 512 * kMiB);
+        CHECK_EQUAL(program.engine->counters().host_used, 0U);
+        const Usage usage = program.engine->usage();
+        CHECK_EQUAL(usage.unbacked + usage.resident + usage.swapped, 0U);
+        // One empty chunk for small blocks stays, until the memory is wanted.
+        const std::uint64_t small_one = program.allocate(100);
+        program.make_resident(small_one, 100);
+        program.free(small_one);
+        CHECK_EQUAL(program.credits.bytes, 510 * kMiB);
+        CHECK_EQUAL(program.allocate(200), small_one);
+        program.free(small_one);
+        program.swap_out();
+        CHECK_EQUAL(program.credits.bytes, 512 * kMiB);
+        CHECK_EQUAL(program.engine->counters().copies_out, 0U);
+        check_whole(*program.engine);
+    }
+    check_order(card);
+    check_nothing_left();
+}
+
+namespace {
+
+// A random life of a program: each block has one value in all of its words.
+class Life {
+  public:
+    Life(Program& program, unsigned seed) : program_(program), random_(seed) {}
+
+    void step() {
+        switch (random_() % 8) {
+            case 0:
+            case 1:
+                allocate();
+                break;
+            case 2:
+                if (!blocks_.empty()) free();
+                break;
+            case 3:
+            case 4:
+                write();
+                break;
+            case 5:
+                program_.swap_out(random_() % (40 * kMiB));
+                break;
+            case 6:
+                program_.swap_out();
+                break;
+            default:
+                CHECK_EQUAL(program_.swap_in(), 0U);
+        }
+        check_whole(*program_.engine);
+        program_.check_credits();
+    }
+    void end() {
+        program_.make_resident(0, kEverything);
+        for (const auto& [address, block] : blocks_) check(address, block);
+        while (!blocks_.empty()) free();
+    }
+
+  private:
+    struct Written {
+        std::uint64_t bytes = 0;
+        std::uint32_t value = 0;
+        bool written = false;
+    };
+    using Blocks = std::map<std::uint64_t, Written>;
+
+    void allocate() {
+        if (blocks_.size() > 12) return;
+        const std::uint64_t bytes =
+            4 * (1 + random_() % (std::uint64_t{1} << (8 + random_() % 14)));
+        blocks_[program_.allocate(bytes)] = {bytes, 0, false};
+    }
+    Blocks::iterator any() {
+        return std::next(blocks_.begin(), static_cast<int>(random_() % blocks_.size()));
+    }
+    void free() {
+        const auto block = any();
+        program_.free(block->first);
+        blocks_.erase(block);
+    }
+    void write() {
+        if (blocks_.empty()) return;
+        auto& [address, block] = *any();
+        program_.make_resident(address, block.bytes);
+        check(address, block);
+        block.value = static_cast<std::uint32_t>(random_());
+        block.written = true;
+        program_.write(address, block.bytes, block.value);
+        program_.synchronize();
+    }
+    static void check(std::uint64_t address, const Written& block) {
+        if (block.written) CHECK(Program::has(address, block.bytes, block.value));
+    }
+
+    Program& program_;
+    std::mt19937 random_;
+    Blocks blocks_;
+};
+
+}  // namespace
+
+TEST(bytes_survive_thousands_of_random_steps) {
+    for (unsigned seed = 0; seed < static_cast<unsigned>(testing::rounds(10, 100)); ++seed) {
+        const Card card(kWithData);
+        {
+            Settings settings = small();
+            if (seed % 2 == 0) settings.hash = gpu::kernel("vk_hash128");
+            Program program(card, settings, 200 * kMiB);
+            Life life(program, seed);
+            for (int step = 0; step < 200; ++step) life.step();
+            life.end();
+            CHECK(program.engine->counters().copies_in > 50);
+            if (seed % 2 == 0) CHECK(program.engine->counters().dropped > 10);
+        }
+        check_order(card);
+        check_nothing_left();
+    }
+}

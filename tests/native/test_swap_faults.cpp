@@ -1,0 +1,220 @@
+// Driver calls that fail at every point of a swap: each chunk is still resident or swapped, with
+// its bytes, and the next swap goes on.
+#include <map>
+#include <vector>
+
+#include "swap_bench.h"
+
+using namespace swap_bench;
+
+namespace {
+
+constexpr const char* kWithData = "checker=on,data=on,capacity=256MiB";
+constexpr std::uint64_t kBytes = 4 * kMiB;  // of a chunk
+
+// Calls that the engine makes while chunks move.
+constexpr const char* kCalls[] = {
+    "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuEventRecord",
+    "cuEventSynchronize",   "cuStreamSynchronize",  "cuMemUnmap",
+    "cuMemRelease",         "cuMemCreate",          "cuMemMap",
+    "cuMemSetAccess",       "cuMemHostRegister_v2", "cuLaunchKernel",
+    "cuMemsetD8Async",
+};
+
+// A program of four chunks with different values, on a card that has room for eight.
+class Bench {
+  public:
+    explicit Bench(const Card& card, bool hashes) : program(card, settings(hashes), 8 * kBytes) {
+        for (std::uint32_t number = 0; number < 4; ++number) {
+            blocks.push_back(program.allocate(kBytes));
+            program.make_resident(blocks.back(), kBytes);
+            program.write(blocks.back(), kBytes, number);
+        }
+        program.synchronize();
+    }
+    static Settings settings(bool hashes) {
+        Settings made = small();
+        made.host.slab_bytes = kBytes;  // each chunk registers its own
+        if (hashes) made.hash = gpu::kernel("vk_hash128");
+        return made;
+    }
+
+    // One round out and in. True: every step was done; else the failure has a reason.
+    bool round() {
+        Failure why;
+        std::uint64_t missing = 0;
+        if (program.engine->swap_out(kEverything, program.credits, why) &&
+            program.engine->swap_in(program.credits, missing, why) && program.engine->finish(why)) {
+            CHECK_EQUAL(missing, 0U);
+            return true;
+        }
+        CHECK(why.kind == Failure::Kind::driver || why.kind == Failure::Kind::out_of_memory);
+        CHECK(!why.call.empty());
+        return false;
+    }
+    // Without faults, from whatever state: everything comes back, with its bytes.
+    void recover() {
+        check_whole(*program.engine);
+        Failure why;
+        if (!program.engine->finish(why)) CHECK_EQUAL(why.message, "finished");
+        const Usage usage = program.engine->usage();
+        CHECK_EQUAL(usage.resident + usage.swapped, 4 * kBytes);
+        CHECK_EQUAL(program.swap_in(), 0U);
+        for (std::uint32_t number = 0; number < 4; ++number) {
+            CHECK(Program::has(blocks[number], kBytes, number));
+        }
+        program.swap_out();
+        CHECK_EQUAL(program.engine->usage().swapped, 4 * kBytes);
+        CHECK_EQUAL(program.credits.bytes, 8 * kBytes);
+        CHECK_EQUAL(program.engine->counters().card_bytes, 0U);
+        CHECK_EQUAL(program.swap_in(), 0U);
+        for (std::uint32_t number = 0; number < 4; ++number) {
+            CHECK(Program::has(blocks[number], kBytes, number));
+        }
+        program.check_credits();
+        check_whole(*program.engine);
+    }
+
+    Program program;
+    std::vector<std::uint64_t> blocks;
+};
+
+}  // namespace
+
+TEST(every_call_may_fail_once) {
+    int failures = 0, survived = 0;
+    for (const bool hashes : {false, true}) {
+        const Card card(kWithData);
+        for (const char* call : kCalls) {
+            for (std::uint64_t nth = 1;; ++nth) {
+                Bench bench(card, hashes);
+                gpu::sim().reset_call_counts();
+                CHECK_EQUAL(gpu::sim().inject(call, nth, 1, CUDA_ERROR_UNKNOWN, 0), 0);
+                const bool done = bench.round();
+                gpu::sim().clear_faults();
+                const bool reached = card.calls(call) >= nth;
+                if (!reached) break;
+                ++(done ? survived : failures);
+                bench.recover();
+            }
+        }
+        check_order(card);
+        check_nothing_left();
+    }
+    CHECK(failures > 40);
+    CHECK(survived > 20);
+}
+
+TEST(every_call_may_fail_again_and_again) {
+    for (const bool hashes : {false, true}) {
+        const Card card(kWithData);
+        for (const char* call : kCalls) {
+            for (std::uint64_t nth = 1; nth < 9; nth += 2) {
+                Bench bench(card, hashes);
+                CHECK_EQUAL(gpu::sim().inject(call, nth, 1000, CUDA_ERROR_UNKNOWN, 0), 0);
+                for (int round = 0; round < 3; ++round) bench.round();
+                check_whole(*bench.program.engine);
+                gpu::sim().clear_faults();
+                bench.recover();
+            }
+        }
+        check_order(card);
+        check_nothing_left();
+    }
+}
+
+TEST(the_way_back_may_fail_too) {
+    const Card card(kWithData);
+    for (const char* first : {"cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2"}) {
+        for (const char* second : {"cuMemUnmap", "cuMemRelease"}) {
+            for (std::uint64_t nth = 1; nth < 5; ++nth) {
+                Bench bench(card, false);
+                bench.program.swap_out();
+                CHECK_EQUAL(gpu::sim().inject(first, nth, 1, CUDA_ERROR_UNKNOWN, 0), 0);
+                CHECK_EQUAL(gpu::sim().inject(second, 1, 1000, CUDA_ERROR_UNKNOWN, 0), 0);
+                std::uint64_t missing = 0;
+                Failure why;
+                CHECK(!bench.program.engine->swap_in(bench.program.credits, missing, why));
+                CHECK_EQUAL(missing, (5 - nth) * kBytes);
+                bench.program.check_credits();
+                check_whole(*bench.program.engine);
+                gpu::sim().clear_faults();
+                bench.recover();
+            }
+        }
+    }
+    check_order(card);
+    check_nothing_left();
+}
+
+TEST(events_and_streams_may_fail_together) {
+    const Card card(kWithData);
+    for (std::uint64_t nth = 1; nth < 6; ++nth) {
+        Bench bench(card, false);
+        CHECK_EQUAL(gpu::sim().inject("cuEventSynchronize", nth, 1, CUDA_ERROR_UNKNOWN, 0), 0);
+        CHECK_EQUAL(gpu::sim().inject("cuStreamSynchronize", 1, 1, CUDA_ERROR_UNKNOWN, 0), 0);
+        CHECK(!bench.round());
+        gpu::sim().clear_faults();
+        bench.recover();
+    }
+    check_order(card);
+    check_nothing_left();
+}
+
+TEST(memory_that_cannot_be_unmapped_when_freed_is_so_later) {
+    const Card card(kWithData);
+    {
+        Bench bench(card, false);
+        CHECK_EQUAL(gpu::sim().inject("cuMemUnmap", 1, 1, CUDA_ERROR_UNKNOWN, 0), 0);
+        bench.program.free(bench.blocks[0]);
+        CHECK(!bench.program.engine->find(bench.blocks[0]));
+        CHECK_EQUAL(bench.program.credits.bytes, 4 * kBytes);
+        check_whole(*bench.program.engine);
+        bench.program.free(bench.blocks[1]);
+        CHECK_EQUAL(bench.program.credits.bytes, 6 * kBytes);
+        bench.program.check_credits();
+    }
+    check_order(card);
+    check_nothing_left();
+}
+
+TEST(a_full_card_stops_a_swap_in_and_loses_nothing) {
+    const Card card(kWithData);
+    {
+        Bench bench(card, false);
+        bench.program.swap_out();
+        const CUdeviceptr other = gpu::make_memory(246 * kMiB);  // somebody else, without credits
+        std::uint64_t missing = 0;
+        Failure why;
+        CHECK(!bench.program.engine->swap_in(bench.program.credits, missing, why));
+        CHECK(why.kind == Failure::Kind::out_of_memory);
+        CHECK_EQUAL(why.call, "cuMemCreate");
+        CHECK_EQUAL(missing, 2 * kBytes);
+        CHECK_EQUAL(why.message,
+                    "bringing chunks to the card stopped after 8 MiB of 16 MiB. Nothing is lost: "
+                    "the rest is where it was");
+        CHECK_EQUAL(card.call.cuMemFree_v2(other), CUDA_SUCCESS);
+        bench.recover();
+    }
+    check_nothing_left();
+}
+
+TEST(an_engine_that_cannot_be_opened_leaves_nothing) {
+    for (const char* call : {"cuMemAddressReserve", "cuDeviceTotalMem_v2", "cuEventCreate",
+                             "cuStreamCreateWithPriority", "cuMemAlloc_v2", "cuMemHostAlloc"}) {
+        const Card card(kWithData);
+        Settings settings = Bench::settings(true);
+        settings.address_bytes = 0;
+        for (std::uint64_t nth = 1; nth < 3; ++nth) {
+            gpu::sim().clear_faults();
+            CHECK_EQUAL(gpu::sim().inject(call, nth, 1, CUDA_ERROR_UNKNOWN, 0), 0);
+            gpu::sim().reset_call_counts();
+            Failure why;
+            const auto engine = Engine::open(card.call, card.context, 0, settings, why);
+            CHECK_EQUAL(engine == nullptr, card.calls(call) >= nth);
+        }
+        gpu::sim().clear_faults();
+        check_nothing_left();
+        CHECK_EQUAL(bench::figure(gpu::text_of(gpu::sim().live_objects), "streams"), 0U);
+    }
+}
