@@ -30,6 +30,13 @@ Failure Engine::no_host_memory() {
     return why;
 }
 
+void Engine::explain(Failure& why, const char* what, std::uint64_t done, std::uint64_t wanted) {
+    const auto mebibytes = [](std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
+    if (!why.message.empty()) why.message += ". ";
+    why.message += std::string(what) + " stopped after " + mebibytes(done) + " of " +
+                   mebibytes(wanted) + ". Nothing is lost: the rest is where it was";
+}
+
 std::unique_ptr<Engine> Engine::open(const DriverTable& call, CUcontext context, int device,
                                      const Settings& settings, Failure& why) {
     if (!are_valid(settings, why)) return nullptr;
@@ -65,7 +72,7 @@ bool Engine::make(Failure& why) {
     mover_ = Mover::open(call_, why);
     if (mover_ == nullptr) return false;
     if (settings_.hash != nullptr) {
-        hasher_ = Hasher::open(call_, settings_.hash, *mover_, why);
+        hasher_ = Hasher::open(call_, settings_.hash, why);
         if (hasher_ == nullptr) return false;
     }
     return true;
@@ -170,7 +177,7 @@ Usage Engine::usage() const {
 Counters Engine::counters() const {
     const std::lock_guard guard(lock_);
     Counters now = counters_;
-    now.waits = mover_->waits();
+    now.waits = mover_->waits() + (hasher_ ? hasher_->waits() : 0);
     now.allocated = space_->allocated();
     now.card_bytes = card_.used();
     now.host_bytes = host_.held();
@@ -201,6 +208,10 @@ void Engine::set_state(Chunk& chunk, State state) {
     chunk.state = state;
 }
 
+bool Engine::settle(Failure& why) {
+    return mover_->settle(why) && (hasher_ == nullptr || hasher_->settle(why));
+}
+
 std::uint64_t Engine::clean(bool keep) {
     const std::uint64_t before = card_.used();
     for (Chunk* chunk : space_->unused()) {
@@ -217,7 +228,7 @@ std::uint64_t Engine::clean(bool keep) {
 // False: it stays, unused, for the next time.
 bool Engine::discard(Chunk& chunk) {
     Failure ignored;
-    if (!mover_->settle(ignored)) return false;
+    if (!settle(ignored)) return false;
     if (chunk.state == State::arriving && !finish_arriving(ignored)) return false;
     if (!card_.unback(chunk, ignored)) return false;
     host_.give(chunk.copy);

@@ -110,20 +110,25 @@ class Engine {
     std::string broken_invariant() const;
 
   private:
+    class Departure;
+
     Engine(const DriverTable& call, CUcontext context, int device, const Settings& settings);
     bool make(Failure& why);
     static Failure no_host_memory();
+    // Adds how far a swap came to a failure's message.
+    static void explain(Failure& why, const char* what, std::uint64_t done, std::uint64_t wanted);
     // All of these with the lock, in the context.
     void set_state(Chunk& chunk, State state);
-    bool swap_out_locked(std::uint64_t bytes, Credits& credits, Failure& why);
     bool finish_arriving(Failure& why);
+    // Waits for copies and hashes whose wait failed.
+    bool settle(Failure& why);
+    // Credits of what the driver refused to take back before.
+    void give_released(Credits& credits);
     bool bring(std::span<Chunk* const> chunks, Credits& credits, std::uint64_t& missing,
                Failure& why);
     bool bring(Chunk& chunk, Credits& credits, bool& short_of_credits, Failure& why);
     // Chunks that leave, coldest first.
     std::vector<Chunk*> choose(std::uint64_t bytes);
-    // Which of the chunks need no copy, where that is known; remembers new hashes.
-    std::vector<bool> find_unchanged(std::span<Chunk* const> chunks, std::vector<Hash>& hashes);
     bool take_host_piece(Chunk& chunk, std::span<Chunk* const> leaving, Failure& why);
     bool start_out(Chunk& chunk, std::span<Chunk* const> leaving, Failure& why);
     // Its copy, if there was one, is done: takes its memory away.

@@ -8,37 +8,46 @@
 
 #include "base/failure.h"
 #include "swap/chunk.h"
-#include "swap/mover.h"
 
 namespace vramkit::swap {
 
-// A batch is one set, one kernel a chunk and one small copy, then one wait: 12 GiB in 64 MiB chunks
-// take 3.8 ms on an H200. Keeps 256 KiB on the card and as much pinned memory.
+// A batch of chunks at a time, on a stream of its own: beside the copies of the chunks before. A
+// batch is one set, one kernel a chunk and one small copy, then one wait. 12 GiB in 64 MiB chunks
+// take 3.8 ms on an H200. Keeps 16 KiB on the card and as much pinned memory.
 class Hasher {
   public:
-    // `function`: vk_hash128. Its kernels run on the mover's stream out(), before later copies.
-    static std::unique_ptr<Hasher> open(const DriverTable& call, CUfunction function, Mover& mover,
-                                        Failure& why);
+    static constexpr std::size_t kBatch = 16;  // chunks
+
+    // `function`: vk_hash128.
+    static std::unique_ptr<Hasher> open(const DriverTable& call, CUfunction function, Failure& why);
     ~Hasher();
     Hasher(const Hasher&) = delete;
     Hasher& operator=(const Hasher&) = delete;
 
-    // The hashes of chunks that are on the card, in their order.
-    bool hash(std::span<Chunk* const> chunks, std::vector<Hash>& hashes, Failure& why);
+    // Starts to hash up to kBatch chunks, which are on the card and stay there until collect().
+    void start(std::span<Chunk* const> chunks);
+    // Waits for the batch; its hashes, in order. False: there are none, since a call failed. Then
+    // the kernels may still run, see settle().
+    bool collect(std::vector<Hash>& hashes, Failure& why);
+    // Waits for kernels whose wait failed; costs nothing if there are none.
+    bool settle(Failure& why);
+
+    std::uint64_t waits() const { return waits_; }
 
   private:
-    static constexpr std::size_t kBatch = 256;  // chunks
-
-    Hasher(const DriverTable& call, CUfunction function, Mover& mover)
-        : call_(call), function_(function), mover_(mover) {}
-    bool hash_batch(std::span<Chunk* const> chunks, std::vector<Hash>& hashes, Failure& why);
+    Hasher(const DriverTable& call, CUfunction function) : call_(call), function_(function) {}
     bool issue(std::span<Chunk* const> chunks, Failure& why);
 
     const DriverTable& call_;
     const CUfunction function_;
-    Mover& mover_;
+    CUstream stream_ = nullptr;
     CUdeviceptr results_ = 0;
     Hash* read_ = nullptr;  // pinned
+    std::size_t started_ = 0;
+    bool issued_ = false;  // all calls of the batch
+    Failure failure_;      // else
+    bool running_ = false;
+    std::uint64_t waits_ = 0;
 };
 
 }  // namespace vramkit::swap

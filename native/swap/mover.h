@@ -24,7 +24,6 @@ class Mover {
     Mover(const Mover&) = delete;
     Mover& operator=(const Mover&) = delete;
 
-    CUstream out() const { return out_; }
     // To its host piece. At most kWindow copies may not have been waited for.
     bool copy_out(const Chunk& chunk, Failure& why);
     // Waits for the oldest copy out. False: it may still run, see settle().
@@ -33,9 +32,7 @@ class Mover {
     bool copy_in(const Chunk& chunk, Failure& why);
     // Waits for all copies in.
     bool wait_in(Failure& why);
-    // Waits for all that was issued to out().
-    bool wait_for_out_stream(Failure& why);
-    // The same, and no copy out is left to wait for.
+    // Waits for all copies out.
     bool abandon(Failure& why);
     // Waits for copies out whose wait failed; costs nothing if there are none.
     bool settle(Failure& why);
@@ -44,6 +41,7 @@ class Mover {
 
   private:
     explicit Mover(const DriverTable& call) : call_(call) {}
+    bool wait_for_out_stream(Failure& why);
     bool wait(CUevent event, bool recorded, CUstream stream, Failure& why);
 
     const DriverTable& call_;

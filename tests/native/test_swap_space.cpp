@@ -68,7 +68,7 @@ TEST(shared_chunks_grow_with_what_they_hold) {
     for (int block = 0; block < 40; ++block) CHECK(allocate(space, kMiB) != 0);
     CHECK((sizes_of(space) == std::vector<std::uint64_t>{2, 2, 4, 8, 8, 8, 8}));
     // A block that is larger than that gets what it needs.
-    CHECK(allocate(space, 13 * kMiB + 1) != 0);
+    CHECK(allocate(space, 12 * kMiB + 1) != 0);
     CHECK_EQUAL(sizes_of(space).back(), 14U);
 }
 

@@ -1,0 +1,188 @@
+// Moving chunks to the host.
+#include <algorithm>
+#include <deque>
+#include <new>
+#include <optional>
+
+#include "base/scopes.h"
+#include "swap/engine.h"
+
+namespace vramkit::swap {
+
+// One swap out. Batch by batch: the next one is hashed while chunks of this one are copied.
+class Engine::Departure {
+  public:
+    Departure(Engine& engine, std::vector<Chunk*> leaving, Credits& credits)
+        : engine_(engine), leaving_(std::move(leaving)), credits_(credits) {}
+
+    bool run(Failure& why) {
+        std::span<Chunk* const> rest(leaving_);
+        start_hashing(rest);
+        while (going_well_ && !rest.empty()) {
+            const auto batch = rest.first(std::min(rest.size(), Hasher::kBatch));
+            rest = rest.subspan(batch.size());
+            collect_hashes();
+            if (!going_well_) break;
+            start_hashing(rest);
+            take_out(batch);
+        }
+        while (!copying_.empty()) land();
+        // A batch that nobody wants any more must not read chunks that are freed next.
+        Failure ignored;
+        if (engine_.hasher_ != nullptr) engine_.hasher_->settle(ignored);
+        if (going_well_) return true;
+        std::uint64_t wanted = 0;
+        for (const Chunk* chunk : leaving_) wanted += chunk->bytes;
+        why = failure_;
+        explain(why, "swapping out", done_, wanted);
+        return false;
+    }
+
+  private:
+    struct Copying {
+        Chunk* chunk;
+        std::optional<Hash> hash;
+    };
+
+    void start_hashing(std::span<Chunk* const> rest) {
+        if (engine_.hasher_ == nullptr || rest.empty()) return;
+        engine_.hasher_->start(rest.first(std::min(rest.size(), Hasher::kBatch)));
+    }
+    // Without hashes everything is copied: slower, and no less right. Only kernels that may still
+    // run are in the way.
+    void collect_hashes() {
+        hashes_.clear();
+        if (engine_.hasher_ == nullptr) return;
+        Failure failure;
+        if (engine_.hasher_->collect(hashes_, failure)) {
+            engine_.counters_.hashed += hashes_.size();
+        } else if (!engine_.hasher_->settle(failure)) {
+            stop(failure);
+        }
+    }
+    void take_out(std::span<Chunk* const> batch) {
+        const auto is_unchanged = [&](std::size_t number) {
+            return !hashes_.empty() && batch[number]->hashed &&
+                   batch[number]->hash == hashes_[number];
+        };
+        // Chunks that need no copy go first: their memory is free at once.
+        std::vector<Copying> changed;
+        for (std::size_t number = 0; going_well_ && number < batch.size(); ++number) {
+            if (is_unchanged(number)) {
+                drop(*batch[number]);
+            } else {
+                changed.push_back({batch[number], hashes_.empty()
+                                                      ? std::nullopt
+                                                      : std::optional(hashes_[number])});
+            }
+        }
+        for (const Copying& each : changed) {
+            if (copying_.size() == Mover::kWindow) land();
+            if (!going_well_) return;
+            Failure failure;
+            if (!engine_.start_out(*each.chunk, leaving_, failure)) return stop(failure);
+            copying_.push_back(each);
+        }
+    }
+    void drop(Chunk& chunk) {
+        Failure failure;
+        if (!engine_.leave(chunk, credits_, failure)) return stop(failure);
+        done_ += chunk.bytes;
+        ++engine_.counters_.dropped;
+        engine_.counters_.dropped_bytes += chunk.bytes;
+    }
+    // The oldest copy ends, and its chunk leaves the card.
+    void land() {
+        const Copying landing = copying_.front();
+        copying_.pop_front();
+        Chunk& chunk = *landing.chunk;
+        Failure failure;
+        if (!engine_.mover_->wait_out(failure)) return stop(failure);
+        ++engine_.counters_.copies_out;
+        engine_.counters_.copied_out_bytes += chunk.bytes;
+        chunk.hashed = landing.hash.has_value();
+        if (landing.hash) chunk.hash = *landing.hash;
+        if (!engine_.leave(chunk, credits_, failure)) return stop(failure);
+        done_ += chunk.bytes;
+    }
+    // The first failure is told. What is being copied lands all the same.
+    void stop(const Failure& failure) {
+        if (going_well_) failure_ = failure;
+        going_well_ = false;
+    }
+
+    Engine& engine_;
+    const std::vector<Chunk*> leaving_;
+    Credits& credits_;
+    std::vector<Hash> hashes_;  // of the batch; empty: not known
+    std::deque<Copying> copying_;
+    std::uint64_t done_ = 0;  // bytes
+    bool going_well_ = true;
+    Failure failure_;
+};
+
+bool Engine::swap_out(std::uint64_t bytes, Credits& credits, Failure& why) {
+    const std::lock_guard guard(lock_);
+    const SlowPathScope scope(call_, context_);
+    try {
+        if (!settle(why) || !finish_arriving(why)) return false;
+        const std::uint64_t cleaned = clean(false);
+        if (cleaned > 0) credits.give(cleaned);
+        if (cleaned >= bytes) return true;
+        return Departure(*this, choose(bytes - cleaned), credits).run(why);
+    } catch (const std::bad_alloc&) {
+        Failure ignored;
+        mover_->abandon(ignored);
+        settle(ignored);
+        why = no_host_memory();
+        return false;
+    }
+}
+
+std::vector<Chunk*> Engine::choose(std::uint64_t bytes) {
+    std::vector<Chunk*> leaving;
+    for (auto& [address, chunk] : space_->chunks()) {
+        if (chunk.state == State::resident) leaving.push_back(&chunk);
+    }
+    std::stable_sort(leaving.begin(), leaving.end(), [](const Chunk* one, const Chunk* other) {
+        return one->last_use < other->last_use;
+    });
+    std::uint64_t sum = 0;
+    std::size_t count = 0;
+    while (count < leaving.size() && sum < bytes) sum += leaving[count++]->bytes;
+    leaving.resize(count);
+    return leaving;
+}
+
+bool Engine::start_out(Chunk& chunk, std::span<Chunk* const> leaving, Failure& why) {
+    if (!chunk.copy && !take_host_piece(chunk, leaving, why)) return false;
+    chunk.hashed = false;
+    if (mover_->copy_out(chunk, why)) return true;
+    host_.give(chunk.copy);
+    return false;
+}
+
+// If the limit of host memory is reached, chunks that stay on the card lose their copies.
+bool Engine::take_host_piece(Chunk& chunk, std::span<Chunk* const> leaving, Failure& why) {
+    if (host_.take(chunk.bytes, chunk.copy, why)) return true;
+    if (why.kind != Failure::Kind::out_of_memory) return false;
+    for (auto& [address, other] : space_->chunks()) {
+        const bool stays = other.state == State::resident && other.copy &&
+                           std::find(leaving.begin(), leaving.end(), &other) == leaving.end();
+        if (!stays) continue;
+        host_.give(other.copy);
+        other.hashed = false;
+        if (host_.take(chunk.bytes, chunk.copy, why)) return true;
+    }
+    return false;
+}
+
+bool Engine::leave(Chunk& chunk, Credits& credits, Failure& why) {
+    const std::uint64_t before = card_.used();
+    if (!card_.unback(chunk, why)) return false;
+    set_state(chunk, State::swapped);
+    if (before > card_.used()) credits.give(before - card_.used());
+    return true;
+}
+
+}  // namespace vramkit::swap
