@@ -30,17 +30,12 @@ std::uint64_t Space::allocate(std::uint64_t bytes, std::vector<Chunk*>& made) {
 }
 
 std::uint64_t Space::allocate_large(std::uint64_t bytes, std::vector<Chunk*>& made) {
-    const std::uint64_t pages = round_up(bytes, kPage) / kPage;
-    const std::uint64_t begin = holes_.take_best(pages * kPage);
+    const std::uint64_t begin = holes_.take_best(round_up(bytes, kPage));
     if (begin == 0) return 0;
-    // Equal chunks, the first ones larger by a page: none is too small for a quick copy.
-    const std::uint64_t count = (pages * kPage + chunk_bytes_ - 1) / chunk_bytes_;
-    std::uint64_t address = begin;
-    for (std::uint64_t number = 0; number < count; ++number) {
-        const std::uint64_t own = pages / count + (number < pages % count ? 1 : 0);
-        made.push_back(&add_chunk(address, own * kPage));
+    const std::uint64_t end = begin + round_up(bytes, kPage);
+    for (std::uint64_t address = begin; address < end; address += chunk_bytes_) {
+        made.push_back(&add_chunk(address, std::min(chunk_bytes_, end - address)));
         made.back()->blocks = 1;
-        address += own * kPage;
     }
     return begin;
 }

@@ -1,10 +1,11 @@
 // Allocations of one program at addresses that never change, and the chunks behind them. Pure
 // bookkeeping inside one range of addresses: no driver calls.
 //
-// Large allocations have chunks of their own, of equal size up to the largest chunk. Small ones are
-// cut from shared chunks by best fit. An allocation is large if whole pages of 2 MiB waste at most
-// one eighth of it: all of 16 MiB and more are. Shared chunks grow with what they hold together,
-// from one page to the largest chunk, so that at most half of it is waiting for the first use.
+// Large allocations have chunks of their own: of the largest size, and one for the rest. Equal
+// sizes fill the slabs of host memory without gaps. Small ones are cut from shared chunks by best
+// fit. An allocation is large if whole pages of 2 MiB waste at most one eighth of it: all of 16 MiB
+// and more are. Shared chunks grow with what they hold together, from one page to the largest
+// chunk, so that at most half of it is waiting for the first use.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,9 @@
 // Swapping on the simulated GPU: bytes, addresses, counts, limits.
+#include <atomic>
 #include <map>
 #include <random>
+#include <thread>
+#include <vector>
 
 #include "swap_bench.h"
 
@@ -288,4 +291,52 @@ TEST(bytes_survive_thousands_of_random_steps) {
     }
     CHECK(copies > 300);
     CHECK(dropped > 50);
+}
+
+// One call at a time: threads of the program may come at any moment.
+TEST(threads_may_allocate_and_free_while_chunks_move) {
+    const Card card("checker=on,data=off,capacity=1GiB");
+    {
+        Program program(card, small(), 512 * kMiB);
+        program.allocate(16 * kMiB);
+        program.make_resident(0, kEverything);
+        std::atomic<int> running{3};
+        std::vector<std::thread> threads;
+        for (unsigned seed = 0; seed < 3; ++seed) {
+            threads.emplace_back([&, seed] {
+                CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+                std::mt19937 random(seed);
+                std::vector<std::uint64_t> own;
+                for (int step = 0; step < testing::rounds(100, 2000); ++step) {
+                    Failure why;
+                    const std::uint64_t bytes = 1 + random() % (6 * kMiB);
+                    own.push_back(program.engine->allocate(bytes, why));
+                    CHECK_EQUAL(program.engine->find(own.back() + bytes - 1)->bytes, bytes);
+                    program.engine->note_use(own.back(), bytes);
+                    CHECK(program.engine->usage().swapped <= 512 * kMiB);
+                    std::uint64_t freed = 0;  // the credits stay where they are
+                    if (own.size() > 3) {
+                        CHECK(program.engine->free(own.front(), freed, why));
+                        own.erase(own.begin());
+                    }
+                }
+                for (const std::uint64_t block : own) {
+                    std::uint64_t freed = 0;
+                    Failure why;
+                    CHECK(program.engine->free(block, freed, why));
+                }
+                --running;
+            });
+        }
+        while (running > 0) {
+            program.swap_out();
+            CHECK_EQUAL(program.swap_in(), 0U);
+            check_whole(*program.engine);
+        }
+        for (std::thread& thread : threads) thread.join();
+        CHECK_EQUAL(program.engine->counters().allocated, 16 * kMiB);
+        check_whole(*program.engine);
+    }
+    check_order(card);
+    check_nothing_left();
 }

@@ -71,6 +71,11 @@ class Bench {
         CHECK_EQUAL(usage.resident + usage.swapped, kChunks * kBytes);
         CHECK_EQUAL(program.swap_in(), 0U);
         check_values();
+        program.check_credits();
+        check_whole(*program.engine);
+    }
+    // After recover(): everything leaves and comes back, and nothing stays behind on the card.
+    void check_swaps() {
         program.swap_out();
         CHECK_EQUAL(program.engine->usage().swapped, kChunks * kBytes);
         CHECK_EQUAL(program.credits.bytes, 2 * kChunks * kBytes);
@@ -114,6 +119,8 @@ TEST(every_call_may_fail_once) {
                 ++(done ? survived : failures);
                 bench.recover();
             }
+            bench.recover();
+            bench.check_swaps();
         }
         check_order(card);
         check_nothing_left();
@@ -127,13 +134,16 @@ TEST(every_call_may_fail_again_and_again) {
         const Card card(kWithData);
         for (const char* call : kCalls) {
             Bench bench(card, hashes);
-            for (std::uint64_t nth = 1; nth < 4; nth += 2) {
+            for (int nth = 1; nth < testing::rounds(2, 9); ++nth) {
                 bench.renew();
-                CHECK_EQUAL(gpu::sim().inject(call, nth, 1000, CUDA_ERROR_UNKNOWN, 0), 0);
+                CHECK_EQUAL(gpu::sim().inject(call, static_cast<std::uint64_t>(nth), 1000,
+                                              CUDA_ERROR_UNKNOWN, 0),
+                            0);
                 for (int round = 0; round < 3; ++round) bench.round();
                 check_whole(*bench.program.engine);
                 gpu::sim().clear_faults();
                 bench.recover();
+                bench.check_swaps();
             }
         }
         check_order(card);
@@ -158,6 +168,7 @@ TEST(the_way_back_may_fail_too) {
                 check_whole(*bench.program.engine);
                 gpu::sim().clear_faults();
                 bench.recover();
+                bench.check_swaps();
             }
         }
     }
@@ -176,6 +187,7 @@ TEST(events_and_streams_may_fail_together) {
             CHECK(!bench.round());
             gpu::sim().clear_faults();
             bench.recover();
+            bench.check_swaps();
         }
     }
     check_order(card);

@@ -22,8 +22,8 @@ std::string profile(const char* duplex) {
     return path;
 }
 
-std::string settings_of(const char* duplex, std::uint64_t card_bytes) {
-    return "profile=" + profile(duplex) +
+std::string settings_of(const std::string& card, std::uint64_t card_bytes) {
+    return "profile=" + card +
            ",checker=on,data=off,capacity=" + std::to_string(card_bytes / kMiB) + "MiB";
 }
 
@@ -49,8 +49,8 @@ class Handover final : public swap::Credits {
 class Pair {
   public:
     // `room`: bytes of the card for programs.
-    Pair(const char* duplex, std::uint64_t room, bool hashes)
-        : card(settings_of(duplex, room + 2 * kMiB)), credits(room) {
+    Pair(const std::string& on, std::uint64_t room, bool hashes)
+        : card(settings_of(on, room + 2 * kMiB)), credits(room) {
         Settings settings;
         settings.address_bytes = 16 * kGiB;
         if (hashes) settings.hash = gpu::kernel("vk_hash128");
@@ -112,14 +112,14 @@ double copy_seconds(std::uint64_t bytes, double rate) { return static_cast<doubl
 }  // namespace
 
 TEST(out_and_then_in_takes_both_copies) {
-    Pair pair("16e9", kProgram, false);
+    Pair pair(profile("16e9"), kProgram, false);
     const double seconds = pair.switch_over(false);
     CHECK(seconds > 2 * copy_seconds(kProgram, 16e9));
     check_seconds(seconds, 1.6117);
 }
 
 TEST(overlapped_it_takes_one_copy_and_a_chunk) {
-    Pair pair("16e9", kProgram, false);
+    Pair pair(profile("16e9"), kProgram, false);
     const double seconds = pair.switch_over(true);
     const double bound = copy_seconds(kProgram, 16e9);
     CHECK(seconds > bound + copy_seconds(kChunk, 16e9));
@@ -130,14 +130,14 @@ TEST(overlapped_it_takes_one_copy_and_a_chunk) {
 }
 
 TEST(a_link_that_is_slower_both_ways_sets_the_time) {
-    Pair pair("14.5e9", kProgram, false);
+    Pair pair("memory-sharing", kProgram, false);
     const double seconds = pair.switch_over(true);
     CHECK(seconds > copy_seconds(kProgram, 14.5e9));
     check_seconds(seconds, 0.8929);
 }
 
 TEST(only_the_shortfall_goes_out) {
-    Pair pair("16e9", 20 * kGiB, false);
+    Pair pair(profile("16e9"), 20 * kGiB, false);
     const std::uint64_t before = pair.first->counters().copied_out_bytes;
     const double seconds = pair.switch_over(true);
     CHECK_EQUAL(pair.first->counters().copied_out_bytes - before, 4 * kGiB);
@@ -153,10 +153,22 @@ TEST(only_the_shortfall_goes_out) {
 
 // With data off, hashes are always equal: nothing has changed.
 TEST(what_did_not_change_is_hashed_and_not_copied) {
-    Pair pair("16e9", kProgram, true);
+    Pair pair(profile("16e9"), kProgram, true);
     const std::uint64_t before = pair.first->counters().copied_out_bytes;
     const double seconds = pair.switch_over(true);
     CHECK_EQUAL(pair.first->counters().copied_out_bytes, before);
     CHECK_EQUAL(pair.first->counters().dropped_bytes, kProgram);
     check_seconds(seconds, 0.8093);
+}
+
+// A prediction: the driver calls and the link of an H200, with 50.1 GB/s each way while both are
+// busy.
+TEST(switches_on_an_h200) {
+    check_seconds(Pair("h200", kProgram, false).switch_over(false), 0.4667);
+    check_seconds(Pair("h200", kProgram, false).switch_over(true), 0.2588);
+    check_seconds(Pair("h200", kProgram, true).switch_over(true), 0.2339);
+    Pair shortfall("h200", 20 * kGiB, false);
+    check_seconds(shortfall.switch_over(true), 0.2414);
+    std::swap(shortfall.first, shortfall.second);
+    check_seconds(shortfall.switch_over(true), 0.0871);
 }
