@@ -1,7 +1,7 @@
 // Pinned host memory for copies of chunks.
 //
 // It comes in slabs: mapped in huge pages, populated by several threads, and registered with the
-// driver by one call each. On an H200 machine that takes 0.04 s a GiB with 16 threads, and
+// driver by one call each. On an H200 machine that takes 0.05 s a GiB with 16 threads, and
 // cuMemHostAlloc 0.6 s, so that prepare() belongs before the first switch. Slabs stay until the end
 // or trim(): giving them back waits for the work of the card.
 #pragma once

@@ -129,11 +129,18 @@ TEST(overlapped_it_takes_one_copy_and_a_chunk) {
     CHECK_EQUAL(pair.first->counters().copied_out_bytes, 2 * kProgram);
 }
 
+// 16 GB/s one way alone, 14.5 while both ways are busy.
 TEST(a_link_that_is_slower_both_ways_sets_the_time) {
-    Pair pair("memory-sharing", kProgram, false);
-    const double seconds = pair.switch_over(true);
+    const char* const card = "memory-sharing";
+    check_seconds(Pair(card, kProgram, false).switch_over(false), 1.6117);
+    const double seconds = Pair(card, kProgram, false).switch_over(true);
     CHECK(seconds > copy_seconds(kProgram, 14.5e9));
     check_seconds(seconds, 0.8929);
+    check_seconds(Pair(card, kProgram, true).switch_over(true), 0.8093);
+    Pair shortfall(card, 20 * kGiB, false);
+    check_seconds(shortfall.switch_over(true), 0.8337);
+    std::swap(shortfall.first, shortfall.second);
+    check_seconds(shortfall.switch_over(true), 0.3002);
 }
 
 TEST(only_the_shortfall_goes_out) {
