@@ -151,7 +151,10 @@ std::optional<Block> Engine::find(std::uint64_t address) const {
 void Engine::note_use(std::uint64_t address, std::uint64_t bytes) {
     const std::lock_guard guard(lock_);
     ++uses_;
-    space_->each_chunk_in(address, bytes, [this](Chunk& chunk) { chunk.last_use = uses_; });
+    space_->each_chunk_in(address, bytes, [this](Chunk& chunk) {
+        chunk.last_use = uses_;
+        if (chunk.state == State::swapped) coming_is_known_ = false;
+    });
 }
 
 bool Engine::prepare_host(std::uint64_t bytes, Failure& why) {
@@ -206,6 +209,7 @@ void Engine::set_state(Chunk& chunk, State state) {
     bytes_[index_of(chunk.state)] -= chunk.bytes;
     bytes_[index_of(state)] += chunk.bytes;
     chunk.state = state;
+    if (state == State::swapped) coming_is_known_ = false;
 }
 
 bool Engine::settle(Failure& why) {
@@ -233,6 +237,7 @@ bool Engine::discard(Chunk& chunk) {
     if (!card_.unback(chunk, ignored)) return false;
     host_.give(chunk.copy);
     bytes_[index_of(chunk.state)] -= chunk.bytes;
+    coming_is_known_ = false;
     space_->remove(chunk);
     return true;
 }

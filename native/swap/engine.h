@@ -124,13 +124,11 @@ class Engine {
     bool settle(Failure& why);
     // Credits of what the driver refused to take back before.
     void give_released(Credits& credits);
-    bool bring(std::span<Chunk* const> chunks, Credits& credits, std::uint64_t& missing,
-               Failure& why);
-    bool bring(Chunk& chunk, Credits& credits, bool& short_of_credits, Failure& why);
+    void list_coming();
+    enum class Brought : std::uint8_t { done, short_of_credits, failed };
+    Brought bring(Chunk& chunk, Credits& credits, Failure& why);
     // Chunks that leave, coldest first.
     std::vector<Chunk*> choose(std::uint64_t bytes);
-    bool take_host_piece(Chunk& chunk, std::span<Chunk* const> leaving, Failure& why);
-    bool start_out(Chunk& chunk, std::span<Chunk* const> leaving, Failure& why);
     // Its copy, if there was one, is done: takes its memory away.
     bool leave(Chunk& chunk, Credits& credits, Failure& why);
     // Takes away the memory of chunks without blocks, and what failed calls left. `keep`: an empty
@@ -151,6 +149,11 @@ class Engine {
     std::unique_ptr<Hasher> hasher_;  // null: none
     std::optional<Space> space_;
     std::uint64_t uses_ = 0;
+    // Swapped chunks in the order in which they come back, kept between calls of swap_in(): a
+    // handover makes one for each chunk. Those before `next_coming_` are on the card.
+    std::vector<Chunk*> coming_;
+    std::size_t next_coming_ = 0;
+    bool coming_is_known_ = false;
     std::array<std::atomic<std::uint64_t>, 4> bytes_{};  // by state
     Counters counters_;
 };

@@ -10,37 +10,61 @@ namespace vramkit::swap {
 bool Engine::swap_in(Credits& credits, std::uint64_t& missing, Failure& why) {
     const std::lock_guard guard(lock_);
     const SlowPathScope scope(call_, context_);
+    const std::uint64_t wanted = usage().swapped;
+    Brought brought = Brought::done;
     try {
         give_released(credits);
-        std::vector<Chunk*> coming;
-        for (auto& [address, chunk] : space_->chunks()) {
-            if (chunk.state == State::swapped) coming.push_back(&chunk);
+        list_coming();
+        for (; next_coming_ < coming_.size(); ++next_coming_) {
+            Chunk& chunk = *coming_[next_coming_];
+            if (chunk.state == State::swapped) brought = bring(chunk, credits, why);
+            if (brought != Brought::done) break;
         }
-        std::stable_sort(coming.begin(), coming.end(), [](const Chunk* one, const Chunk* other) {
-            return one->last_use > other->last_use;
-        });
-        return bring(coming, credits, missing, why);
     } catch (const std::bad_alloc&) {
         why = no_host_memory();
-        return false;
+        brought = Brought::failed;
     }
+    missing = usage().swapped;
+    if (brought != Brought::failed) return true;
+    explain(why, "bringing chunks to the card", wanted - missing, wanted);
+    return false;
+}
+
+void Engine::list_coming() {
+    if (coming_is_known_) return;
+    coming_.clear();
+    next_coming_ = 0;
+    for (auto& [address, chunk] : space_->chunks()) {
+        if (chunk.state == State::swapped) coming_.push_back(&chunk);
+    }
+    std::stable_sort(coming_.begin(), coming_.end(), [](const Chunk* one, const Chunk* other) {
+        return one->last_use > other->last_use;
+    });
+    coming_is_known_ = true;
 }
 
 bool Engine::make_resident(std::uint64_t address, std::uint64_t bytes, Credits& credits,
                            std::uint64_t& missing, Failure& why) {
     const std::lock_guard guard(lock_);
     const SlowPathScope scope(call_, context_);
-    try {
-        give_released(credits);
-        Failure finishing;
-        const bool brought = bring(space_->chunks_in(address, bytes), credits, missing, why);
-        if (finish_arriving(finishing)) return brought;
-        if (brought) why = finishing;
-        return false;
-    } catch (const std::bad_alloc&) {
-        why = no_host_memory();
-        return false;
-    }
+    give_released(credits);
+    missing = 0;
+    std::uint64_t wanted = 0;
+    bool stopped = false;
+    space_->each_chunk_in(address, bytes, [&](Chunk& chunk) {
+        if (chunk.state != State::swapped && chunk.state != State::unbacked) return;
+        wanted += chunk.bytes;
+        // After the first that cannot come, the rest is only counted.
+        const Brought brought =
+            missing > 0 ? Brought::short_of_credits : bring(chunk, credits, why);
+        if (brought != Brought::done) missing += chunk.bytes;
+        stopped = stopped || brought == Brought::failed;
+    });
+    if (stopped) explain(why, "bringing chunks to the card", wanted - missing, wanted);
+    Failure finishing;
+    if (finish_arriving(finishing)) return !stopped;
+    if (!stopped) why = finishing;
+    return false;
 }
 
 void Engine::give_released(Credits& credits) {
@@ -48,33 +72,10 @@ void Engine::give_released(Credits& credits) {
     if (released > 0) credits.give(released);
 }
 
-bool Engine::bring(std::span<Chunk* const> chunks, Credits& credits, std::uint64_t& missing,
-                   Failure& why) {
-    missing = 0;
-    std::uint64_t done = 0, wanted = 0;
-    bool going_well = true;
-    for (Chunk* chunk : chunks) {
-        if (chunk->state != State::swapped && chunk->state != State::unbacked) continue;
-        wanted += chunk->bytes;
-        bool short_of_credits = missing > 0;
-        if (going_well && !short_of_credits) {
-            going_well = bring(*chunk, credits, short_of_credits, why);
-            if (going_well && !short_of_credits) done += chunk->bytes;
-        }
-        if (short_of_credits) missing += chunk->bytes;
-    }
-    if (!going_well) {
-        missing = wanted - done;
-        explain(why, "bringing chunks to the card", done, wanted);
-    }
-    return going_well;
-}
-
-bool Engine::bring(Chunk& chunk, Credits& credits, bool& short_of_credits, Failure& why) {
+Engine::Brought Engine::bring(Chunk& chunk, Credits& credits, Failure& why) {
     // What a failed call left on the card has its credits.
     const std::uint64_t needed = chunk.uses_card() ? 0 : chunk.bytes;
-    short_of_credits = needed > 0 && !credits.take(needed);
-    if (short_of_credits) return true;
+    if (needed > 0 && !credits.take(needed)) return Brought::short_of_credits;
     const std::uint64_t before = card_.used();
     bool brought = card_.back(chunk, why);
     if (brought && chunk.state == State::swapped && !mover_->copy_in(chunk, why)) {
@@ -86,7 +87,7 @@ bool Engine::bring(Chunk& chunk, Credits& credits, bool& short_of_credits, Failu
         // Where even the way back failed, the chunk keeps its memory and its credits.
         const std::uint64_t unused = before + needed - card_.used();
         if (unused > 0) credits.give(unused);
-        return false;
+        return Brought::failed;
     }
     if (chunk.state == State::unbacked) {
         set_state(chunk, State::resident);
@@ -95,7 +96,7 @@ bool Engine::bring(Chunk& chunk, Credits& credits, bool& short_of_credits, Failu
         ++counters_.copies_in;
         counters_.copied_in_bytes += chunk.bytes;
     }
-    return true;
+    return Brought::done;
 }
 
 bool Engine::finish(Failure& why) {

@@ -3,6 +3,7 @@
 #include <deque>
 #include <new>
 #include <optional>
+#include <set>
 
 #include "base/scopes.h"
 #include "swap/engine.h"
@@ -80,9 +81,38 @@ class Engine::Departure {
             if (copying_.size() == Mover::kWindow) land();
             if (!going_well_) return;
             Failure failure;
-            if (!engine_.start_out(*each.chunk, leaving_, failure)) return stop(failure);
+            if (!start_copy(*each.chunk, failure)) return stop(failure);
             copying_.push_back(each);
         }
+    }
+    bool start_copy(Chunk& chunk, Failure& why) {
+        if (!chunk.copy && !take_host_piece(chunk, why)) return false;
+        chunk.hashed = false;
+        if (engine_.mover_->copy_out(chunk, why)) return true;
+        engine_.host_.give(chunk.copy);
+        return false;
+    }
+    // If the limit of host memory is reached, chunks that stay on the card lose their copies.
+    bool take_host_piece(Chunk& chunk, Failure& why) {
+        if (engine_.host_.take(chunk.bytes, chunk.copy, why)) return true;
+        if (why.kind != Failure::Kind::out_of_memory) return false;
+        if (!spare_is_known_) list_spare();
+        while (!spare_.empty()) {
+            Chunk& stays = *spare_.back();
+            spare_.pop_back();
+            engine_.host_.give(stays.copy);
+            stays.hashed = false;
+            if (engine_.host_.take(chunk.bytes, chunk.copy, why)) return true;
+        }
+        return false;
+    }
+    void list_spare() {
+        const std::set<const Chunk*> leaving(leaving_.begin(), leaving_.end());
+        for (auto& [address, chunk] : engine_.space_->chunks()) {
+            const bool stays = chunk.state == State::resident && !leaving.contains(&chunk);
+            if (stays && chunk.copy) spare_.push_back(&chunk);
+        }
+        spare_is_known_ = true;
     }
     void drop(Chunk& chunk) {
         Failure failure;
@@ -116,6 +146,8 @@ class Engine::Departure {
     Credits& credits_;
     std::vector<Hash> hashes_;  // of the batch; empty: not known
     std::deque<Copying> copying_;
+    std::vector<Chunk*> spare_;  // chunks that stay and have copies
+    bool spare_is_known_ = false;
     std::uint64_t done_ = 0;  // bytes
     bool going_well_ = true;
     Failure failure_;
@@ -152,29 +184,6 @@ std::vector<Chunk*> Engine::choose(std::uint64_t bytes) {
     while (count < leaving.size() && sum < bytes) sum += leaving[count++]->bytes;
     leaving.resize(count);
     return leaving;
-}
-
-bool Engine::start_out(Chunk& chunk, std::span<Chunk* const> leaving, Failure& why) {
-    if (!chunk.copy && !take_host_piece(chunk, leaving, why)) return false;
-    chunk.hashed = false;
-    if (mover_->copy_out(chunk, why)) return true;
-    host_.give(chunk.copy);
-    return false;
-}
-
-// If the limit of host memory is reached, chunks that stay on the card lose their copies.
-bool Engine::take_host_piece(Chunk& chunk, std::span<Chunk* const> leaving, Failure& why) {
-    if (host_.take(chunk.bytes, chunk.copy, why)) return true;
-    if (why.kind != Failure::Kind::out_of_memory) return false;
-    for (auto& [address, other] : space_->chunks()) {
-        const bool stays = other.state == State::resident && other.copy &&
-                           std::find(leaving.begin(), leaving.end(), &other) == leaving.end();
-        if (!stays) continue;
-        host_.give(other.copy);
-        other.hashed = false;
-        if (host_.take(chunk.bytes, chunk.copy, why)) return true;
-    }
-    return false;
 }
 
 bool Engine::leave(Chunk& chunk, Credits& credits, Failure& why) {

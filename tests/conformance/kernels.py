@@ -17,6 +17,7 @@ PARAMETERS = {
     "vk_add": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64),
     "vk_sweep": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32),
     "vk_checksum": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64),
+    "vk_hash128": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64),
 }
 
 

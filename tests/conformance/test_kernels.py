@@ -111,6 +111,32 @@ def test_checksum_adds_to_what_is_there(cu, scope, kernels, blocks):
     assert int.from_bytes(scope.read(out, 8), "little") == 1000 + sum(values)
 
 
+def mixed(x, shifts, factors):
+    for shift, factor in zip(shifts, factors, strict=False):
+        x = (x ^ x >> shift) * factor % 2**64
+    return x ^ x >> shifts[2]
+
+
+@pytest.mark.parametrize("blocks", [1, 9])
+def test_hash_is_the_sum_of_all_slots(cu, scope, kernels, blocks):
+    """As native/swap/hash.h defines it."""
+    stream, data, out = scope.stream(), scope.alloc(4096), scope.alloc(1024)
+    content = words([(index * 2654435761 + 5) % MODULUS for index in range(1024)])
+    a = b = 0
+    for number, (word,) in enumerate(struct.iter_unpack("<Q", content), 1):
+        one = (word + number * 0x9E3779B97F4A7C15) % 2**64
+        other = word ^ number * 0xC2B2AE3D27D4EB4F % 2**64
+        a += mixed(one, (32, 32, 32), (0xD6E8FEB86659FD93, 0xD6E8FEB86659FD93))
+        b += mixed(other, (30, 27, 31), (0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+    scope.write(data, content)
+    ok(cu.cuMemsetD8(out, 0, 1024))
+    ok(cu.cuStreamSynchronize(0))
+    kernels.run("vk_hash128", data, 512, out, stream=stream, blocks=blocks)
+    ok(cu.cuStreamSynchronize(stream))
+    sums = struct.unpack("<128Q", scope.read(out, 1024))
+    assert (sum(sums[::2]) % 2**64, sum(sums[1::2]) % 2**64) == (a % 2**64, b % 2**64)
+
+
 def test_spin_takes_its_time(cu, scope, kernels):
     stream = scope.stream()
     before = scope.recorded(stream)
