@@ -96,7 +96,8 @@ class Engine {
     // returns without waiting for the copies: call it again when there are more credits, then
     // finish(). Unbacked chunks stay so.
     bool swap_in(Credits& credits, std::uint64_t& missing, Failure& why);
-    // Waits for the copies: what was arriving is resident.
+    // Waits for the copies: what was arriving is resident. Before the program runs again, also
+    // after a swap that failed.
     bool finish(Failure& why);
 
     // Pins host memory ahead of need, until so many bytes are free for copies.

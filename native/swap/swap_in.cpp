@@ -106,6 +106,7 @@ bool Engine::finish(Failure& why) {
 }
 
 bool Engine::finish_arriving(Failure& why) {
+    if (!settle(why)) return false;  // the program may write next what is still read
     if (usage().arriving == 0) return true;
     if (!mover_->wait_in(why)) return false;
     for (auto& [address, chunk] : space_->chunks()) {

@@ -157,7 +157,7 @@ bool Engine::swap_out(std::uint64_t bytes, Credits& credits, Failure& why) {
     const std::lock_guard guard(lock_);
     const SlowPathScope scope(call_, context_);
     try {
-        if (!settle(why) || !finish_arriving(why)) return false;
+        if (!finish_arriving(why)) return false;
         const std::uint64_t cleaned = clean(false);
         if (cleaned > 0) credits.give(cleaned);
         if (cleaned >= bytes) return true;

@@ -82,6 +82,35 @@ TEST(coldest_chunks_go_first_and_only_as_many_as_needed) {
     CHECK_EQUAL(program.swap_in(), 0U);
 }
 
+TEST(blocks_may_come_and_go_between_parts_of_a_swap_in) {
+    const Card card(kWithData);
+    Program program(card, small(), 128 * kMiB);
+    std::vector<std::uint64_t> blocks;
+    for (std::uint32_t block = 0; block < 6; ++block) {
+        blocks.push_back(program.allocate(4 * kMiB));
+        program.make_resident(blocks.back(), 4 * kMiB);
+        program.write(blocks.back(), 4 * kMiB, block);
+    }
+    program.synchronize();
+    program.swap_out();
+    program.credits.bytes = 4 * kMiB;
+    CHECK_EQUAL(program.swap_in(), 20 * kMiB);  // the last one is back
+    program.engine->note_use(blocks[0], 1);
+    program.credits.bytes = 4 * kMiB;
+    CHECK_EQUAL(program.swap_in(), 16 * kMiB);
+    CHECK(Program::has(blocks[0], 4 * kMiB, 0));
+    program.free(blocks[3]);
+    program.credits.bytes = 100 * kMiB;
+    CHECK_EQUAL(program.swap_in(), 0U);
+    CHECK_EQUAL(program.engine->usage().resident, 20 * kMiB);
+    CHECK_EQUAL(program.credits.bytes, 88 * kMiB);
+    CHECK_EQUAL(program.allocate(4 * kMiB), blocks[3]);
+    for (const std::uint32_t block : {0U, 1U, 2U, 4U, 5U}) {
+        CHECK(Program::has(blocks[block], 4 * kMiB, block));
+    }
+    check_whole(*program.engine);
+}
+
 TEST(calls_of_a_swap_are_counted) {
     const Card card("checker=on,data=off,capacity=1GiB");
     Program program(card, small(), 512 * kMiB);

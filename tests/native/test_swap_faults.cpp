@@ -194,6 +194,68 @@ TEST(events_and_streams_may_fail_together) {
     check_nothing_left();
 }
 
+TEST(a_failed_swap_in_gives_its_memory_back) {
+    const Card card(kWithData);
+    Bench bench(card, false);
+    for (const char* call : {"cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2"}) {
+        bench.program.swap_out();
+        CHECK_EQUAL(gpu::sim().inject(call, 2, 1, CUDA_ERROR_UNKNOWN, 0), 0);
+        std::uint64_t missing = 0;
+        Failure why;
+        CHECK(!bench.program.engine->swap_in(bench.program.credits, missing, why));
+        gpu::sim().clear_faults();
+        CHECK_EQUAL(bench.program.engine->counters().card_bytes, kBytes);
+        CHECK_EQUAL(bench.program.credits.bytes, (2 * kChunks - 1) * kBytes);
+        bench.recover();
+    }
+}
+
+namespace {
+
+// The first copy out has begun, and nobody could wait for it. With hashes, a wait comes before.
+void leave_a_copy_under_way(Bench& bench, bool hashes) {
+    CHECK_EQUAL(gpu::sim().inject("cuEventSynchronize", 1, 1000, CUDA_ERROR_UNKNOWN, 0), 0);
+    CHECK_EQUAL(
+        gpu::sim().inject("cuStreamSynchronize", hashes ? 2 : 1, 1000, CUDA_ERROR_UNKNOWN, 0), 0);
+    Failure why;
+    CHECK(!bench.program.engine->swap_out(kEverything, bench.program.credits, why));
+    CHECK_EQUAL(why.call, "cuStreamSynchronize");
+    gpu::sim().clear_faults();
+}
+
+}  // namespace
+
+TEST(a_copy_that_nobody_could_wait_for_is_no_copy) {
+    const Card card(kWithData);
+    Bench bench(card, true);
+    const auto before = bench.values;
+    bench.check_swaps();  // now there are copies of these values
+    bench.renew();
+    leave_a_copy_under_way(bench, true);
+    CHECK_EQUAL(bench.program.swap_in(), 0U);  // and waits for the copy
+    // The old values again: the copies may have the new ones by now.
+    bench.values = before;
+    for (std::uint32_t number = 0; number < kChunks; ++number) {
+        bench.program.write(bench.blocks[number], kBytes, before[number]);
+    }
+    bench.program.synchronize();
+    bench.check_swaps();
+    bench.check_values();
+    check_order(card);
+}
+
+TEST(memory_is_freed_after_a_copy_that_nobody_could_wait_for) {
+    const Card card(kWithData);
+    {
+        Bench bench(card, false);
+        leave_a_copy_under_way(bench, false);
+        for (const std::uint64_t block : bench.blocks) bench.program.free(block);
+        CHECK_EQUAL(bench.program.credits.bytes, 2 * kChunks * kBytes);
+    }
+    check_order(card);
+    check_nothing_left();
+}
+
 TEST(memory_that_cannot_be_unmapped_when_freed_is_so_later) {
     const Card card(kWithData);
     {
