@@ -229,6 +229,16 @@ std::uint64_t Engine::clean(bool keep) {
     return before - card_.used();
 }
 
+std::uint64_t Engine::clear_leftovers() {
+    const std::uint64_t before = card_.used();
+    for (auto& [address, chunk] : space_->chunks()) {
+        const bool on_card = chunk.state == State::resident || chunk.state == State::arriving;
+        Failure ignored;
+        if (!on_card) card_.unback(chunk, ignored);
+    }
+    return before - card_.used();
+}
+
 // False: it stays, unused, for the next time.
 bool Engine::discard(Chunk& chunk) {
     Failure ignored;

@@ -132,9 +132,11 @@ class Engine {
     std::vector<Chunk*> choose(std::uint64_t bytes);
     // Its copy, if there was one, is done: takes its memory away.
     bool leave(Chunk& chunk, Credits& credits, Failure& why);
-    // Takes away the memory of chunks without blocks, and what failed calls left. `keep`: an empty
-    // shared chunk may stay, for the next small allocation. Returns the bytes that became free.
+    // Takes away the memory of chunks without blocks. `keep`: an empty shared chunk may stay, for
+    // the next small allocation. Returns the bytes that became free.
     std::uint64_t clean(bool keep);
+    // The same for memory that a failed call left with chunks that are not on the card.
+    std::uint64_t clear_leftovers();
     bool discard(Chunk& chunk);
 
     const DriverTable& call_;

@@ -158,7 +158,7 @@ bool Engine::swap_out(std::uint64_t bytes, Credits& credits, Failure& why) {
     const SlowPathScope scope(call_, context_);
     try {
         if (!finish_arriving(why)) return false;
-        const std::uint64_t cleaned = clean(false);
+        const std::uint64_t cleaned = clean(false) + clear_leftovers();
         if (cleaned > 0) credits.give(cleaned);
         if (cleaned >= bytes) return true;
         return Departure(*this, choose(bytes - cleaned), credits).run(why);

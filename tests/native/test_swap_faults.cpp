@@ -194,6 +194,27 @@ TEST(events_and_streams_may_fail_together) {
     check_nothing_left();
 }
 
+TEST(what_a_failed_swap_in_left_on_the_card_goes_with_the_next_swap_out) {
+    const Card card(kWithData);
+    Bench bench(card, false);
+    for (const char* first : {"cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2"}) {
+        bench.program.swap_out();
+        CHECK_EQUAL(gpu::sim().inject(first, 1, 1, CUDA_ERROR_UNKNOWN, 0), 0);
+        for (const char* undo : {"cuMemUnmap", "cuMemRelease"}) {
+            CHECK_EQUAL(gpu::sim().inject(undo, 1, 1000, CUDA_ERROR_UNKNOWN, 0), 0);
+        }
+        std::uint64_t missing = 0;
+        Failure why;
+        CHECK(!bench.program.engine->swap_in(bench.program.credits, missing, why));
+        gpu::sim().clear_faults();
+        CHECK_EQUAL(bench.program.engine->counters().card_bytes, kBytes);
+        bench.program.swap_out();
+        CHECK_EQUAL(bench.program.engine->counters().card_bytes, 0U);
+        CHECK_EQUAL(bench.program.credits.bytes, 2 * kChunks * kBytes);
+        bench.recover();
+    }
+}
+
 TEST(a_failed_swap_in_gives_its_memory_back) {
     const Card card(kWithData);
     Bench bench(card, false);
