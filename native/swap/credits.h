@@ -7,7 +7,8 @@ namespace vramkit::swap {
 
 // An engine takes credits before it takes memory of the card, and gives them when the memory is
 // free again: after each chunk, so that another program can take it while the next one is copied.
-// Called with the engine's lock held: an implementation must not call that engine.
+// Called with the engine's lock held: an implementation must not call that engine, nor wait for
+// someone who does. Programs in threads or processes of their own exchange credits by a counter.
 class Credits {
   public:
     // False: there are not so many now.
