@@ -117,16 +117,12 @@ class FreeRanges {
     }
     // Every range touches no other one here afterwards.
     void join() {
+        // May fail: nothing has changed yet. Each join leaves one record.
+        if (spare_.capacity() - spare_.size() < count_) spare_.reserve(spare_.size() + 2 * count_);
         while (fresh_ != nullptr) {
-            Slab* range = fresh_;
-            forget_fresh(*range);
-            // Neighbours may have neighbours that are as fresh as they are.
-            while (Slab* const other = ranges_.before(range->address, this)) {
-                range = &join(*other, *range);
-            }
-            while (Slab* const other = ranges_.behind(range->extent().end(), this)) {
-                join(*range, *other);
-            }
+            Slab& range = *fresh_;
+            forget_fresh(range);
+            join_neighbours(range);
         }
         ranges_.keep(spare_, kSpareRecords);
     }
@@ -243,11 +239,11 @@ class FreeRanges {
         bytes_ += range.bytes;
     }
     void unlink(Slab& range) {
-        const std::size_t bin = bin_of(range.bytes);
         if (range.next != nullptr) range.next->before = range.before;
         if (range.before != nullptr) {
             range.before->next = range.next;
         } else {
+            const std::size_t bin = bin_of(range.bytes);
             bins_[bin] = range.next;
             if (range.next == nullptr) filled_[bin / 64] &= ~(std::uint64_t{1} << bin % 64);
         }
@@ -273,16 +269,30 @@ class FreeRanges {
             fresh_ = range.fresh_next;
         }
     }
-    Slab& join(Slab& range, Slab& behind) {
-        const Fences::Number newest = is_broken(Rule::joined_block_keeps_newest_fence)
-                                          ? 0
-                                          : std::max(range.fence, behind.fence);
-        if (spare_.size() == spare_.capacity()) spare_.reserve(2 * spare_.size() + 8);
-        unlink(range);
-        unlink(behind);
-        ranges_.join(range, behind, spare_);
-        link(range, newest);
-        return range;
+    // Neighbours may have neighbours that are as fresh as they are. Links the joined range once.
+    void join_neighbours(Slab& part) {
+        Slab* before = ranges_.before(part.address, this);
+        Slab* behind = ranges_.behind(part.extent().end(), this);
+        if (before == nullptr && behind == nullptr) return;
+        Slab* range = &part;
+        Fences::Number newest = part.fence;
+        unlink(part);
+        const auto take_out = [&](Slab& other) {
+            newest = is_broken(Rule::joined_block_keeps_newest_fence)
+                         ? 0
+                         : std::max(newest, other.fence);
+            unlink(other);
+        };
+        for (; before != nullptr; before = ranges_.before(range->address, this)) {
+            take_out(*before);
+            ranges_.join(*before, *range, spare_);
+            range = before;
+        }
+        for (; behind != nullptr; behind = ranges_.behind(range->extent().end(), this)) {
+            take_out(*behind);
+            ranges_.join(*range, *behind, spare_);
+        }
+        link(*range, newest);
     }
 
     Ranges& ranges_;

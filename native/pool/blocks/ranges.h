@@ -38,10 +38,7 @@ class Ranges {
     }
     // So that the next `count` cuts with these records cannot fail.
     void reserve(Spare& spare, std::size_t count) {
-        if (spare.size() >= count) return;
-        spare.reserve(count);
-        const std::lock_guard guard(lock_);
-        while (spare.size() < count) spare.push_back(&add());
+        if (spare.size() < count) fill(spare, count);
     }
     void end(Slab& range) {
         page_map_.remove(range);
@@ -61,9 +58,9 @@ class Ranges {
         page_map_.enter_last(range);
         return rest;
     }
-    // The neighbour behind a range becomes a part of it.
+    // The neighbour behind a range becomes a part of it. Its record goes to the spare ones, which
+    // have room for it.
     void join(Slab& range, Slab& behind, Spare& spare) {
-        if (spare.size() == spare.capacity()) spare.reserve(2 * spare.size() + 8);
         set_bytes(range, range.bytes + behind.bytes);
         page_map_.enter_last(range);
         behind.bytes = 0;
@@ -72,9 +69,7 @@ class Ranges {
     }
     // Gives back all but `most` of the spare records.
     void keep(Spare& spare, std::size_t most) {
-        if (spare.size() <= most) return;
-        const std::lock_guard guard(lock_);
-        for (; spare.size() > most; spare.pop_back()) remove(*spare.back());
+        if (spare.size() > most) empty(spare, most);
     }
 
     // The range in a set of free ones that ends at an address, or begins there; null: none. With
@@ -109,6 +104,15 @@ class Ranges {
     }
 
   private:
+    void fill(Spare& spare, std::size_t count) {
+        spare.reserve(count);
+        const std::lock_guard guard(lock_);
+        while (spare.size() < count) spare.push_back(&add());
+    }
+    void empty(Spare& spare, std::size_t most) {
+        const std::lock_guard guard(lock_);
+        for (; spare.size() > most; spare.pop_back()) remove(*spare.back());
+    }
     Slab& add() {
         used_.push_back(records_.take(kSpan, 1));
         Slab& range = *used_.back();
