@@ -49,6 +49,13 @@ std::uint64_t Pool::hand_out(ThreadCache& cache, BlockRef block, std::uint64_t b
 
 Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const StreamRef* stream,
                               Full& full) {
+    return free_here<false>(address, given, stream, full);
+}
+
+// may_lock: a large block may take the lock of its stream cache.
+template <bool may_lock>
+Pool::Freed Pool::free_here(std::uint64_t address, std::uint64_t given, const StreamRef* stream,
+                            Full& full) {
     if (forked()) return Freed::slow;
     Slab* const slab = page_map_->slab_of(address);
     if (slab == nullptr) return Freed::slow;
@@ -72,6 +79,11 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
         return Freed::slow;
     }
     if (nvtx_ != nullptr) tell_tool_of_end(*cache, ref);
+    if (may_lock && slab->large &&
+        slab->index >= cache->first_large.load(std::memory_order_relaxed) &&
+        free_large(*cache, ref, bytes, stream != nullptr)) {
+        return Freed::yes;
+    }
     {
         const ThreadCache::Entered entered(*cache);
         // The end of the stream was announced, but it is still used.
@@ -83,6 +95,24 @@ Pool::Freed Pool::free_cached(std::uint64_t address, std::uint64_t given, const 
         if (cache->is_over_bounds(slab->index)) full = {cache, slab->index, stream != nullptr};
     }
     return Freed::yes;
+}
+
+// A range that thread caches do not keep, straight to the stream cache under one lock. False:
+// nothing was done, because the stream has ended or the block is not in use.
+bool Pool::free_large(ThreadCache& cache, BlockRef block, std::uint64_t bytes, bool given) {
+    if (cache.stream_cache == nullptr) return false;
+    StreamCache& stream_cache = *cache.stream_cache;
+    const std::lock_guard guard(stream_cache.lock);
+    {
+        const ThreadCache::Entered entered(cache);
+        if (cache.ended || !block.block().take_from_user()) return false;
+        if (checked_) tell_checker_of_free(cache, block.address(), bytes);
+        count_free(cache, bytes);
+    }
+    stream_cache.put_range(*block.slab);
+    stream_cache.spilled_by = &cache;
+    if (given) record_fence_if_due(cache);
+    return true;
 }
 
 // With the biased lock, of a block that was just taken from its user.
@@ -165,7 +195,8 @@ std::uint64_t Pool::malloc(std::uint64_t bytes, const StreamRef& stream, bool ma
 bool Pool::free(std::uint64_t address, std::optional<std::uint64_t> bytes,
                 const std::optional<StreamRef>& stream, Failure& why) {
     Full full;
-    if (free_cached(address, bytes.value_or(0), stream ? &*stream : nullptr, full) == Freed::slow) {
+    const StreamRef* const given = stream ? &*stream : nullptr;
+    if (free_here<true>(address, bytes.value_or(0), given, full) == Freed::slow) {
         BlockRef block;
         const std::uint64_t held = find_live(address, bytes, block, why);
         if (held == 0) return false;
@@ -176,6 +207,18 @@ bool Pool::free(std::uint64_t address, std::optional<std::uint64_t> bytes,
     return true;
 }
 
+// With the lock of the stream cache, in a call that its stream was given to. A stream that may be
+// destroyed without notice gets a fence while it certainly lives: once for every cache size of
+// freed bytes. For other streams the fence is recorded when it is needed: they reuse their own
+// blocks without one.
+void Pool::record_fence_if_due(ThreadCache& cache) {
+    StreamCache& stream_cache = *cache.stream_cache;
+    if (stream_cache.stream.durable || stream_cache.stream.capture != 0) return;
+    if (stream_cache.bytes_since_fence < cache.most_bytes.load(std::memory_order_relaxed)) return;
+    const SlowPathScope scope = parts_.card.enter();
+    stream_cache.record_fence_here();
+}
+
 void Pool::spill(const Full& full) {
     ThreadCache& cache = *full.cache;
     bool ended = true, many = false;
@@ -184,15 +227,7 @@ void Pool::spill(const Full& full) {
         const std::lock_guard guard(stream_cache.lock);
         ended = stream_cache.ended;
         if (!ended) many = parts_.threads.evict_excess(cache, full.index);
-        // A stream that may be destroyed without notice gets a fence while it certainly lives: in
-        // a call that it was given to, once for every cache size of freed bytes. For other streams
-        // the fence is recorded when it is needed: they reuse their own blocks without one.
-        if (!ended && full.given && !stream_cache.stream.durable &&
-            stream_cache.stream.capture == 0 &&
-            stream_cache.bytes_since_fence >= cache.most_bytes.load(std::memory_order_relaxed)) {
-            const SlowPathScope scope = parts_.card.enter();
-            stream_cache.record_fence_here();
-        }
+        if (!ended && full.given) record_fence_if_due(cache);
     }
     if (!ended && !many) return;
     const std::lock_guard guard(lock_);

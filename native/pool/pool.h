@@ -138,7 +138,13 @@ class Pool final : public Resource {
     Pool(std::shared_ptr<Driver> driver, int device, CUcontext context, std::uint64_t card_bytes);
     ~Pool();  // by open()'s pointer, and never in a forked child
 
-    // pool.cpp: hot paths, with a biased lock.
+    // pool.cpp: both ways to free on the hot path.
+    template <bool may_lock>
+    Freed free_here(std::uint64_t address, std::uint64_t bytes, const StreamRef* stream,
+                    Full& full);
+    bool free_large(ThreadCache& cache, BlockRef block, std::uint64_t bytes, bool given);
+    void record_fence_if_due(ThreadCache& cache);
+    // Hot paths, with a biased lock.
     std::uint64_t hand_out(ThreadCache& cache, BlockRef block, std::uint64_t bytes);
     void take_back(ThreadCache& cache, BlockRef block, std::uint64_t bytes);
     void count_free(ThreadCache& cache, std::uint64_t bytes);

@@ -37,6 +37,7 @@
 #include "base/host_memory.h"
 #include "base/stream_ref.h"
 #include "driver/table.h"
+#include "pool/blocks/class_set.h"
 #include "pool/blocks/size_classes.h"
 #include "pool/memory/extent.h"
 #include "pool/threads/biased_lock.h"
@@ -215,6 +216,11 @@ struct alignas(64) ThreadCache {
             low -= std::min(low, count);
             if (low_before != kNoBlocks) low_before -= std::min(low_before, count);
         }
+        void drop_all() {
+            blocks.clear();
+            low = 0;
+            if (low_before != kNoBlocks) low_before = 0;
+        }
         void note_turnover() {
             low_before = unneeded();
             low = size();
@@ -237,7 +243,7 @@ struct alignas(64) ThreadCache {
     std::int64_t spare_below = 0;  // if `live` is below this, the allowance is too large
     std::int64_t slack = 0;        // part of it that is above the peak; with the lock of usage
     std::uint64_t spilled = 0;     // bytes since the last turnover
-    ClassIndex top = 0;            // no class above it has blocks here
+    ClassSet filled;               // no other class has blocks here; some of these may have none
     std::uint64_t worth = kMuch;   // bytes that the last block of a class may have (evict_bytes)
     std::uint64_t largest = 0;     // most bytes asked for at once since reset_largest()
     Counters counters;
@@ -293,7 +299,7 @@ struct alignas(64) ThreadCache {
     void push(BlockRef block) {
         const ClassIndex index = block.slab->index;
         bins[index].blocks.push_back(block);
-        if (index > top) top = index;
+        filled.set(index);
         bytes += block.bytes();
     }
 };

@@ -25,3 +25,23 @@ TEST(the_next_is_found_from_everywhere) {
         REQUIRE(set.next(kClasses) == kClasses);
     }
 }
+
+TEST(each_is_visited_from_the_last_down_and_may_be_cleared) {
+    std::mt19937 choose(11);
+    for (int round = 0; round < 200; ++round) {
+        const ClassIndex least = choose() % kClasses;
+        ClassSet set;
+        std::vector<ClassIndex> expected, visited;
+        for (ClassIndex index = kClasses; index-- > 0;) {
+            if (choose() % 3 != 0) continue;
+            set.set(index);
+            if (index >= least) expected.push_back(index);
+        }
+        set.each_down(least, [&](ClassIndex index) {
+            visited.push_back(index);
+            set.clear(index);
+        });
+        REQUIRE(visited == expected);
+        REQUIRE(set.next(least) == kClasses);
+    }
+}

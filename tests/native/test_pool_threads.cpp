@@ -308,6 +308,40 @@ TEST(of_threads_that_free_a_lent_block_one_does_and_no_use_is_lost) {
     CHECK_EQUAL(pool->check_invariants(), std::string());
 }
 
+TEST(of_threads_that_free_one_large_block_one_does) {
+    const Card card;
+    {
+        const auto pool = open_pool(card);
+        const StreamRef stream = card.stream(true);
+        constexpr int kRounds = 1000;
+        std::uint64_t block = 0;
+        std::atomic<int> freed{0}, arrived{0};
+        const auto meet = [&](int times) {
+            ++arrived;
+            while (arrived < 2 * times) std::this_thread::yield();
+        };
+        const auto free_all = [&](bool allocates) {
+            CHECK_EQUAL(card.call.cuCtxSetCurrent(card.context), CUDA_SUCCESS);
+            for (int round = 0; round < kRounds; ++round) {
+                if (allocates) block = must_malloc(*pool, 4 * kMiB, stream);
+                meet(2 * round + 1);
+                Failure why;
+                freed += pool->free(block, {}, stream, why);
+                meet(2 * round + 2);
+            }
+        };
+        std::thread other(free_all, false);
+        free_all(true);
+        other.join();
+        CHECK_EQUAL(freed.load(), kRounds);
+        CHECK_EQUAL(pool->stats().waiting, 4 * kMiB);
+        CHECK_EQUAL(pool->stats().cached, std::uint64_t{0});
+        CHECK_EQUAL(pool->check_invariants(), std::string());
+    }
+    check_order(card);
+    check_nothing_left();
+}
+
 TEST(a_reset_of_the_driver_beside_threads_that_work) {
     const Card card("checker=off,data=off,capacity=1GiB");
     Config config;

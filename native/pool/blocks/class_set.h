@@ -23,6 +23,19 @@ class ClassSet {
         }
         return kClasses;
     }
+    // visit(ClassIndex) with each class from the last one down to `least`. It may clear the class.
+    template <class Visit>
+    void each_down(ClassIndex least, Visit visit) const {
+        for (std::size_t word = words_.size(); word-- > least / 64;) {
+            std::uint64_t left = words_[word];
+            if (word == least / 64) left &= ~std::uint64_t{0} << least % 64;
+            while (left != 0) {
+                const auto bit = static_cast<ClassIndex>(std::bit_width(left)) - 1;
+                left &= ~bit_of(bit);
+                visit(static_cast<ClassIndex>(64 * word) + bit);
+            }
+        }
+    }
 
   private:
     std::uint64_t& word_of(ClassIndex index) { return words_[index / 64]; }

@@ -73,6 +73,8 @@ std::string check_invariants(const Parts& parts) {
             const ThreadCache::Bin& bin = cache->bins[index];
             if (bin.low > bin.blocks.size())
                 wrong += "a low-water mark of a cache is above its blocks; ";
+            if (!bin.blocks.empty() && cache->filled.next(index) != index)
+                wrong += "a class of a cache has blocks and counts as empty; ";
             for (const BlockRef& block : bin.blocks) {
                 bytes += block.bytes();
                 count(block, State::cached, index, "a cache");

@@ -20,7 +20,7 @@
 namespace vramkit::pool {
 
 // Has its own lock, which is taken after the pool's and before biased locks. With it held, driver
-// calls only record fences, query them and make other streams wait for them.
+// calls only record fences, query them, make other streams wait for them and inform the checker.
 class StreamCache {
   public:
     struct Entry {
@@ -68,26 +68,30 @@ class StreamCache {
     void put(BlockRef block) { put(block.slab->index, {&block, 1}); }
     // Several blocks of a class, or none if it throws for lack of host memory. Returns their bytes.
     std::uint64_t put(ClassIndex index, std::span<const BlockRef> blocks) {
-        make_room(index, blocks.size());
-        const Fences::Number fence = ended                                       ? last_fence
-                                     : is_broken(Rule::fence_is_behind_the_free) ? fences.open() - 1
-                                                                                 : fences.open();
         std::uint64_t sum = 0;
+        if (is_range(index)) {
+            for (const BlockRef& block : blocks) sum += put_range(*block.slab);
+            return sum;
+        }
+        make_room(index, blocks.size());
+        const Fences::Number fence = fence_of_free();
         for (const BlockRef& block : blocks) {
             block.block().set(State::stream_cached, number, 0);
             sum += block.bytes();
-            if (is_range(index)) {
-                ranges.put(*block.slab, fence);
-            } else {
-                bins[index].blocks.push_back({block, fence});
-            }
+            bins[index].blocks.push_back({block, fence});
         }
         bytes_since_fence += sum;
-        if (!is_range(index) && !blocks.empty()) {
-            small_bytes += sum;
-            filled_.set(index);
-        }
+        small_bytes += sum;
+        if (!blocks.empty()) filled_.set(index);
         return sum;
+    }
+    // A large block. Cannot fail. Returns its bytes.
+    std::uint64_t put_range(Slab& range) {
+        const std::uint64_t bytes = range.block_bytes;
+        range.only.set(State::stream_cached, number, 0);
+        ranges.put(range, fence_of_free());
+        bytes_since_fence += bytes;
+        return bytes;
     }
     // A small block that is free since the given fence.
     void put_behind(const Entry& entry) {
@@ -235,6 +239,11 @@ class StreamCache {
     }
 
   private:
+    // What a block waits for that is freed now.
+    Fences::Number fence_of_free() const {
+        if (ended) return last_fence;
+        return is_broken(Rule::fence_is_behind_the_free) ? fences.open() - 1 : fences.open();
+    }
     void note_taken(ClassIndex index) {
         Bin& bin = bins[index];
         bin.low = std::min(bin.low, bin.blocks.size());

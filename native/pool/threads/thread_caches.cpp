@@ -29,6 +29,12 @@ std::size_t worth_keeping(std::uint64_t bytes, std::uint64_t worth) {
     return static_cast<std::size_t>(1 + (std::bit_width(worth / bytes) - 1) / 2);
 }
 
+// The first class whose blocks have at least so many bytes.
+ClassIndex first_class_from(std::uint64_t bytes) {
+    if (bytes < kSpan) return fine_class_of(std::max<std::uint64_t>(bytes, 1));
+    return range_class_of(round_up(bytes, kSpan));
+}
+
 }  // namespace
 
 ThreadCache& ThreadCaches::of(std::uint32_t number) {
@@ -73,10 +79,8 @@ void ThreadCaches::set_bounds(ThreadCache& cache, std::size_t caches_of_thread) 
     cache.most_blocks.store(most_blocks_, std::memory_order_relaxed);
     const std::uint64_t bytes = std::min(most_bytes_, most_thread_bytes_ / caches_of_thread);
     cache.most_bytes.store(bytes, std::memory_order_relaxed);
-    const std::uint64_t large = std::clamp<std::uint64_t>(bytes / kLargePart, 1, kPage);
-    cache.first_large.store(
-        large < kSpan ? fine_class_of(large) : range_class_of(round_up(large, kSpan)),
-        std::memory_order_relaxed);
+    cache.first_large.store(first_class_from(std::min(bytes / kLargePart, kPage)),
+                            std::memory_order_relaxed);
 }
 
 void ThreadCaches::retire_ended() {
@@ -109,8 +113,8 @@ void ThreadCaches::drain(ThreadCache& cache, bool end, ClassIndex from) {
             blocks.insert(blocks.end(), bin.blocks.begin(), bin.blocks.end());
             bin.blocks.clear();
             bin.low = 0;
+            cache.filled.clear(index);
         }
-        cache.top = std::min(cache.top, from);
         cache.ended |= end;
     };
     const bool late = stream.cache != nullptr && stream.cache->ended &&
@@ -229,11 +233,12 @@ BlockRef ThreadCaches::refill(ThreadCache& cache, ClassIndex index, std::uint64_
 // fit.
 void ThreadCaches::give_up_ranges(ThreadCache& cache, StreamCache& stream_cache) {
     const ThreadCache::Entered entered(cache);
-    for (; cache.top >= kFirstRange; --cache.top) {
-        ThreadCache::Bin& bin = cache.bins[cache.top];
-        cache.bytes -= stream_cache.put(cache.top, {bin.blocks.data(), bin.blocks.size()});
-        bin.drop_oldest(static_cast<std::uint32_t>(bin.blocks.size()));
-    }
+    cache.filled.each_down(kFirstRange, [&](ClassIndex index) {
+        ThreadCache::Bin& bin = cache.bins[index];
+        cache.bytes -= stream_cache.put(index, bin.blocks);
+        bin.drop_all();
+        cache.filled.clear(index);
+    });
 }
 
 bool ThreadCaches::evict_excess(ThreadCache& cache, ClassIndex full) {
@@ -258,7 +263,6 @@ bool ThreadCaches::evict_excess(ThreadCache& cache, ClassIndex full) {
     }
     // Other classes are to blame, or the bound was lowered.
     if (cache.bytes > most) evict_bytes(cache, most, move);
-    while (cache.top > 0 && cache.bins[cache.top].blocks.empty()) --cache.top;
     return many;
 }
 
@@ -276,20 +280,21 @@ void ThreadCaches::evict_bytes(ThreadCache& cache, std::uint64_t most, Move move
     };
     if (cache.spilled >= most / 2) {
         cache.spilled = 0;
-        for (ClassIndex index = cache.top + 1; index-- > 0 && class_bytes(index) >= light;) {
+        cache.filled.each_down(first_class_from(light), [&](ClassIndex index) {
             ThreadCache::Bin& bin = cache.bins[index];
             down_to(index, bin.size() - bin.low);
             bin.note_turnover();
-        }
+            if (bin.blocks.empty()) cache.filled.clear(index);
+        });
     }
     cache.spilled += most - enough;
     // Start a little above the value that was found the last time.
     cache.worth = std::clamp(2 * cache.worth, light, most);
     for (; cache.bytes > enough; cache.worth /= 2) {
         const std::uint64_t least = cache.worth < light ? 0 : light;
-        for (ClassIndex index = cache.top + 1; index-- > 0 && class_bytes(index) >= least;) {
+        cache.filled.each_down(first_class_from(least), [&](ClassIndex index) {
             down_to(index, worth_keeping(class_bytes(index), cache.worth));
-        }
+        });
     }
 }
 
