@@ -8,7 +8,7 @@ import pytest
 
 from vramkit.driver import Device
 from vramkit.weights import Policy, WeightStats
-from vramkit.weights.manager import MOST_ORDERS
+from vramkit.weights.orders import MOST_ORDERS
 
 from .support import GRANULE, PROFILE, Loaded, layers, loaded
 
@@ -153,7 +153,7 @@ def test_orders_without_end_take_no_memory_without_end(device: Device) -> None:
     with device.stream() as stream, loaded(device, layers(9), budget=RING) as model:
         for _ in range(3 * MOST_ORDERS):
             model.run(stream, chosen.sample(FORWARD, 6))
-        assert len(model.manager._schedules) == MOST_ORDERS
+        assert len(model.manager._orders) == MOST_ORDERS
         for _ in range(3):
             model.run(stream, BACKWARD)
         before = model.manager.stats()

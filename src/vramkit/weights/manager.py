@@ -14,6 +14,7 @@ from vramkit import _core
 from vramkit.driver.errors import ClosedError
 from vramkit.driver.types import Owner, SupportsCudaStream, integer, shown, size, truth
 from vramkit.report.units import bytes_text
+from vramkit.weights.card_memory import decoding, packed_chunks, place, sent_bytes, staging_slot
 from vramkit.weights.giving_way import (
     NONE_CAN,
     WITHOUT_POOL,
@@ -32,7 +33,8 @@ from vramkit.weights.layout import (
     lay_out_beside,
     plan_layout,
 )
-from vramkit.weights.packing import PackedChunk, Packing
+from vramkit.weights.orders import Orders
+from vramkit.weights.packing import Packing
 from vramkit.weights.schedule import POLICIES, Policy, Schedule, make_schedule
 from vramkit.weights.timing import MeasuredPass, Timing
 
@@ -43,9 +45,6 @@ if TYPE_CHECKING:
 CHUNK = 64 << 20
 """Bytes a copy: large enough for the full rate of the link (16 MiB lose 0.7 % on an H200), small
 enough for an urgent copy to come in between (1.2 ms)."""
-
-MOST_ORDERS = 16
-"""Orders that are kept: a program without a fixed order would have ever more of them."""
 
 
 class WeightStats(msgspec.Struct, frozen=True):
@@ -119,8 +118,8 @@ class WeightManager(Owner):
             raise ValueError(f"there are {len(groups)} groups and {len(sources)} sources")
         if not (chunk := size(chunk, "chunk")) or chunk % ALIGNMENT:
             raise ValueError(f"chunk is {chunk}; it may be a multiple of {ALIGNMENT} bytes")
-        self._chunks = chunks = _packed_chunks(groups, packings)
-        slot = _staging_slot(chunks)
+        self._chunks = chunks = packed_chunks(groups, packings)
+        slot = staging_slot(chunks)
         self.staging_bytes = _core.STAGING_SLOTS * slot
         first = plan_schedule(
             device,
@@ -132,7 +131,7 @@ class WeightManager(Owner):
             packings=packings,
         )
         self.layout = first.layout
-        self.sent_bytes = _sent(self.layout, chunks)
+        self.sent_bytes = sent_bytes(self.layout, chunks)
         """What the link carries in a pass: the streamed groups, packed or as they are."""
         give_way = () if pool is None else that_give_way(self.layout, prefer)
         self.fixed_because: str | None = None
@@ -143,7 +142,7 @@ class WeightManager(Owner):
                 WITHOUT_POOL if pool is None else NONE_CAN if has_ring else WITHOUT_RING
             )
         with ExitStack() as stack:
-            self._addresses, self.ring_address = _place(device, self.layout, give_way, stack)
+            self._addresses, self.ring_address = place(device, self.layout, give_way, stack)
             self._engine = _core.StreamerEngine(
                 device,
                 self.ring_address,
@@ -155,7 +154,7 @@ class WeightManager(Owner):
                     )
                 ],
                 chunk,
-                _decoding(device, slot, stack),
+                decoding(device, slot, stack),
             )
             come_and_go = stack.enter_context(device.stream()) if give_way else None
             self._memory = stack.pop_all()
@@ -163,12 +162,7 @@ class WeightManager(Owner):
         self._last_given: GivingWayStats | None = None
         self._planning = Lock()  # of addresses and schedules, when they change
         self._is_beside = False  # a group lies where the layout of a pass would not have it
-        self._schedules: list[Schedule] = []
-        self._next: list[int] = []  # the schedule that follows each; -1: one that is gone
-        self._exchanged = 0  # the schedule that was replaced last
-        self._add(first)
-        self._engine.follow(0)
-        self._following = 0  # the schedule of this pass, as far as is known
+        self._orders = Orders(self._engine, self.policy, first)
         self._entered: list[int] | None = None  # in this pass; None: no pass was begun
         self._streams: dict[int, list[SupportsCudaStream]] = {}
         self._timing = Timing(device) if truth(timing, "timing") else None
@@ -311,49 +305,12 @@ class WeightManager(Owner):
         """A pass over the model begins here."""
         self._require_open()
         if self._entered:
-            self._learn(tuple(self._entered))
+            self._orders.learn(self._engine, tuple(self._entered))
         if self._residents is not None:
             self._follow_memory(self._residents, ended=bool(self._entered))
         self._entered = []
         if self._timing is not None:
             self._timing.begin_pass()
-
-    def _learn(self, order: tuple[int, ...]) -> None:
-        """The order of the pass that has ended, and what it followed."""
-        known = next((n for n, s in enumerate(self._schedules) if s.order == order), None)
-        if known is None:
-            made = make_schedule(self.layout, order, self.policy, must_fit=False)
-            known = self._add(made) if len(self._schedules) < MOST_ORDERS else self._exchange(made)
-            self._engine.follow(known)
-        before, self._following = self._following, known
-        if self._next[before] != known:
-            self._next[before] = known
-            made = make_schedule(
-                self.layout, self._schedules[before].order, self.policy, order, must_fit=False
-            )
-            self._schedules[before] = made
-            self._engine.replace_schedule(before, *_lists(made), known)
-
-    def _add(self, schedule: Schedule) -> int:
-        number = len(self._schedules)
-        self._engine.add_schedule(*_lists(schedule), number)
-        self._schedules.append(schedule)
-        self._next.append(number)
-        return number
-
-    def _exchange(self, schedule: Schedule) -> int:
-        """In the place of another one: each has its turn, but for the first and that of the pass
-        before."""
-        number = 1 + self._exchanged % (len(self._schedules) - 1)
-        if number == self._following:
-            number = 1 + number % (len(self._schedules) - 1)
-        self._exchanged = number
-        self._engine.replace_schedule(number, *_lists(schedule), number)
-        self._schedules[number] = schedule
-        # Schedules that the other one followed end with its groups, and are made again.
-        self._next = [-1 if each == number else each for each in self._next]
-        self._next[number] = number
-        return number
 
     # Residents that give way
 
@@ -438,23 +395,17 @@ class WeightManager(Owner):
 
     def _adopt(self, layout: Layout, moves: Sequence[tuple[int, int]]) -> None:
         self.layout = layout
-        self.sent_bytes = _sent(layout, self._chunks)
+        self.sent_bytes = sent_bytes(layout, self._chunks)
         for number, address in moves:
             self._addresses[number] = address
-        for number, known in enumerate(self._schedules):
-            made = make_schedule(layout, known.order, self.policy, known.following, must_fit=False)
-            follows = self._next[number]
-            self._schedules[number] = made
-            self._engine.replace_schedule(
-                number, *_lists(made), follows if follows >= 0 else number
-            )
+        self._orders.adopt(self._engine, layout)
 
     # What it says
 
     @property
     def schedule(self) -> Schedule:
         """That of the last pass that was learnt."""
-        return self._schedules[self._following]
+        return self._orders.last
 
     def address(self, layer: int, group: str) -> int:
         """The device address of a group, the same for the manager's life. If residents give way,
@@ -585,7 +536,7 @@ def plan_schedule(
     """What a WeightManager with these arguments begins with. Raises what it would raise."""
     chosen = chosen_policy(policy)
     whole = size(budget, "budget")
-    staging = _core.STAGING_SLOTS * _staging_slot(_packed_chunks(groups, packings))
+    staging = _core.STAGING_SLOTS * staging_slot(packed_chunks(groups, packings))
     if staging >= whole > 0:
         raise BudgetError(
             f"budget is {bytes_text(whole)}; packed weights on their way take {bytes_text(staging)}"
@@ -619,89 +570,3 @@ def _same(one: SupportsCudaStream, other: SupportsCudaStream) -> bool:
     # A stream of ours that has given its handle away asks the driver for its capture and its id at
     # every later use: two calls more for each wait and release.
     return one is other or one.__cuda_stream__() == other.__cuda_stream__()
-
-
-def _lists(
-    schedule: Schedule,
-) -> tuple[list[int], list[int], list[list[int]], list[list[int]]]:
-    return (
-        list(schedule.order),
-        list(schedule.start),
-        [list(each) for each in schedule.before],
-        [list(each) for each in schedule.after],
-    )
-
-
-def _packed_chunks(
-    groups: Sequence[Group], packings: Sequence[Packing | None]
-) -> list[list[PackedChunk]]:
-    """By group; none for one that travels as it is."""
-    if not packings:
-        return [[] for _ in groups]
-    if len(packings) != len(groups):
-        raise ValueError(f"there are {len(groups)} groups and {len(packings)} packings")
-    for group, packing in zip(groups, packings, strict=True):
-        if packing is not None and packing.plain_nbytes != group.nbytes:
-            raise ValueError(
-                f"group {group} has {group.nbytes} bytes, and its packing {packing.plain_nbytes}"
-            )
-    return [[] if packing is None else list(packing.chunks) for packing in packings]
-
-
-def _staging_slot(chunks: Sequence[Sequence[PackedChunk]]) -> int:
-    """Bytes of the largest packed chunk."""
-    return max((each.nbytes for packed in chunks for each in packed if each.packed), default=0)
-
-
-def _sent(layout: Layout, chunks: Sequence[Sequence[PackedChunk]]) -> int:
-    streamed = (n for n, resident in enumerate(layout.resident) if not resident)
-    return sum(
-        sum(each.nbytes for each in chunks[n]) if chunks[n] else layout.groups[n].nbytes
-        for n in streamed
-    )
-
-
-def _decoding(device: Device, slot: int, stack: ExitStack) -> tuple[int, int, int, int]:
-    """The kernels that decode packed chunks, and memory of the card for those under way."""
-    if not slot:
-        return 0, 0, 0, 0
-    staging = stack.enter_context(device.alloc(_core.STAGING_SLOTS * slot))
-    kernels = device.kernels
-    return (
-        kernels.function("vk_unpack_bf16"),
-        kernels.function("vk_patch_bf16"),
-        staging.address,
-        slot,
-    )
-
-
-def _place(
-    device: Device, layout: Layout, give_way: Collection[int], stack: ExitStack
-) -> tuple[list[int], int]:
-    """Device addresses of the groups and of the ring, in memory that the stack gives back; 0 for
-    residents that give way, whose memory is not here."""
-    flows = 0
-    own: dict[int, int] = {}  # offsets of the other residents
-    end = 0
-    for number, group in enumerate(layout.groups):
-        if layout.resident[number] and number not in give_way:
-            own[number] = end
-            end += -(-group.nbytes // ALIGNMENT) * ALIGNMENT
-    stays = 0
-    if end:
-        granularity = device.granularity
-        rounded = -(-end // granularity) * granularity
-        stays = stack.enter_context(device.alloc(rounded)).address
-    if nbytes := layout.ring_bytes:
-        addresses = device.reserve(2 * nbytes)
-        stack.enter_context(addresses)
-        with device.create(nbytes) as memory:
-            addresses.map(memory, 0)
-            addresses.map(memory, nbytes)
-        addresses.set_access()
-        flows = addresses.address
-    addresses_of = [
-        stays + own[number] if number in own else 0 if resident else flows + layout.offsets[number]
-        for number, resident in enumerate(layout.resident)
-    ]
-    return addresses_of, flows

@@ -6,6 +6,7 @@ import ctypes
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from vramkit.host.available import HostMemoryError, require
@@ -40,6 +41,12 @@ class _InSlab:
     def addresses(self) -> list[int]:
         return [self._slab.address + offset for offset in self._offsets]
 
+    def _lay_out(self, sizes: Sequence[int]) -> int:
+        """One behind the other. Returns the bytes of all."""
+        ends = list(accumulate(sizes))
+        self._offsets = [0, *ends[:-1]]
+        return ends[-1]
+
     def close(self) -> None:
         _return_home(self._torch, self._homes)
         self._slab.unpin()
@@ -55,11 +62,7 @@ class Store(_InSlab):
         model: Model,
     ) -> None:
         self._torch, self._model = torch, model
-        self._offsets = []
-        total = 0
-        for group in model.groups:
-            self._offsets.append(total)
-            total += group.nbytes
+        total = self._lay_out([group.nbytes for group in model.groups])
         known = self._earlier_slab(device, total)
         self._slab = known or Slab.unpinned(device, total, released=min(self._released(), total))
         self._bytes = torch.frombuffer(self._slab.view(), dtype=torch.uint8)
@@ -224,10 +227,12 @@ class PackedStore(_InSlab):
         largest = max(group.nbytes for group in model.groups)
         self._buffer = torch.zeros(largest, dtype=torch.uint8)
         self.packings = [self._plan(number) for number in range(len(model.groups))]
-        self._offsets, total = [], 0
-        for group, packing in zip(model.groups, self.packings, strict=True):
-            self._offsets.append(total)
-            total += group.nbytes if packing is None else packing.nbytes
+        total = self._lay_out(
+            [
+                group.nbytes if packing is None else packing.nbytes
+                for group, packing in zip(model.groups, self.packings, strict=True)
+            ]
+        )
         self._slab = Slab.unpinned(device, total)
         self._homes = []
 
