@@ -137,6 +137,8 @@ def test_errors() -> None:
         _routed(model, "64MiB")
     with pytest.raises(BudgetError, match="the experts of one layer take 2 MiB"):
         _routed(model, "2MiB", ring=None)
+    with pytest.raises(ValueError, match="with a smaller keep_below"):
+        _routed(model, keep_below=400_000)
     with pytest.raises(ValueError, match="cannot be used together"):
         _routed(model, packing="bf16-12")
     with pytest.raises(ValueError, match="'whole' or 'routed'"):

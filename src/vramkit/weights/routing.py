@@ -42,7 +42,7 @@ def plan_routing(model: Model, budget: int, granularity: int) -> Routing:
     if not model.scheduled:
         raise ValueError(
             'experts="routed" needs other weights than experts: what is left of the model is too '
-            "small to be streamed"
+            "small to be streamed; with a smaller keep_below it would be"
         )
     layers = expert_layers(model)
 
