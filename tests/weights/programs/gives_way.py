@@ -30,9 +30,10 @@ def main() -> None:
             assert first.groups >= 4, first
             for _ in range(3):
                 assert torch.equal(model(x).cpu(), expected)
-            # A cache that grows while the model runs, until nearly all of the pool is its own.
+            # A cache that grows while the model runs, until nearly all of the pool is its own and
+            # that of cuBLAS, which has 32 MiB on this card.
             cache = []
-            for _ in range(22):
+            for _ in range(20):
                 cache.append(torch.ones(4 * MIB, device="cuda"))  # 16 MiB
                 assert torch.equal(model(x).cpu(), expected)
             during = o.report()
