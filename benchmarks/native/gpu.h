@@ -77,6 +77,7 @@ class Gpu {
     void spin(std::uint64_t nanoseconds, unsigned blocks, unsigned threads, CUstream stream) const {
         launch(spin_, blocks, threads, stream, nanoseconds);
     }
+    CUfunction spin_kernel() const { return spin_; }
     void fill(CUdeviceptr destination, std::uint64_t words, std::uint32_t value,
               CUstream stream) const {
         launch(fill_, full_grid(), kGridThreads, stream, destination, words, value);
