@@ -133,3 +133,11 @@ def mixture(family: str, **settings: Any) -> Any:
     model.generation_config.pad_token_id = 0
     model.generation_config.eos_token_id = None
     return model
+
+
+def enable_checkpointing(model: Any) -> None:
+    """Activations are computed again in backward; transformers 5.23 has a new name for it."""
+    name = "activation_checkpointing_enable"
+    if not hasattr(model, name):
+        name = "gradient_checkpointing_enable"
+    getattr(model, name)({"use_reentrant": False})

@@ -12,7 +12,7 @@ from vramkit.driver import Span
 from vramkit.weights.experts import ExpertCache, ExpertLayer, Rows
 from vramkit.weights.layout import BudgetError
 
-from .models import MIXTURES, mixture, torch
+from .models import MIXTURES, enable_checkpointing, mixture, torch
 from .offloads import assert_same, picture, small
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def test_backward_brings_the_experts_of_its_forward_again(checkpointing: bool) -
         layer.input_layernorm.weight.requires_grad_(True)
     if checkpointing:
         model.train()
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        enable_checkpointing(model)
     tokens = _tokens(1, 3)
 
     def gradients(of: Any) -> list[Any]:
