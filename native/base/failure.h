@@ -26,7 +26,11 @@ struct Failure {
     std::string message;    // for the user
 
     static Failure bad_value(std::string message) {
-        return {Kind::bad_value, CUDA_SUCCESS, "", std::move(message)};
+        return refused(CUDA_ERROR_INVALID_VALUE, std::move(message));
+    }
+    // A request that the driver would answer with this code, without asking it.
+    static Failure refused(CUresult code, std::string message) {
+        return {Kind::bad_value, code, "", std::move(message)};
     }
     // `what`: "the pool".
     static Failure closed(std::string_view what);

@@ -31,12 +31,44 @@ bool CardMemory::back(Chunk& chunk, Failure& why) {
         unback(chunk, undoing);
         return false;
     }
+    for (Alias& alias : chunk.aliases) {
+        if (alias.ending) continue;
+        if ((!alias.mapped && !map(chunk, alias, why)) || !allow(chunk, alias, alias.access, why)) {
+            unback(chunk, undoing);
+            return false;
+        }
+    }
     // If the driver refuses, the handle is released when the chunk is unmapped.
+    if (chunk.of_handle) return true;
     if (chunk.handle != 0 && call_.cuMemRelease(chunk.handle) == CUDA_SUCCESS) chunk.handle = 0;
     return true;
 }
 
+bool CardMemory::map(const Chunk& chunk, Alias& alias, Failure& why) {
+    if (failed(call_.cuMemMap(alias.address, chunk.bytes, 0, chunk.handle, 0), "cuMemMap", why)) {
+        return false;
+    }
+    alias.mapped = true;
+    return true;
+}
+
+bool CardMemory::unmap(const Chunk& chunk, Alias& alias, Failure& why) {
+    if (failed(call_.cuMemUnmap(alias.address, chunk.bytes), "cuMemUnmap", why)) return false;
+    alias.mapped = false;
+    return true;
+}
+
+bool CardMemory::allow(const Chunk& chunk, const Alias& alias,
+                       std::span<const CUmemAccessDesc> access, Failure& why) {
+    return access.empty() ||
+           !failed(call_.cuMemSetAccess(alias.address, chunk.bytes, access.data(), access.size()),
+                   "cuMemSetAccess", why);
+}
+
 bool CardMemory::unback(Chunk& chunk, Failure& why) {
+    for (Alias& alias : chunk.aliases) {
+        if (alias.mapped && !unmap(chunk, alias, why)) return false;
+    }
     if (chunk.mapped) {
         if (failed(call_.cuMemUnmap(chunk.address, chunk.bytes), "cuMemUnmap", why)) return false;
         chunk.mapped = false;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,12 +22,19 @@ class CardMemory {
     CardMemory(const CardMemory&) = delete;
     CardMemory& operator=(const CardMemory&) = delete;
 
-    // Creates, maps and allows access. The handle is released at once: the mapping keeps the
-    // memory, and unmapping alone frees it. On failure as much as the driver allows is undone:
-    // afterwards uses_card() says whether the chunk has memory.
+    // Creates, maps and allows access, at all aliases too. The handle is released at once: the
+    // mapping keeps the memory, and unmapping alone frees it. Only a chunk of a program's handle
+    // keeps it, for further aliases. On failure as much as the driver allows is undone: afterwards
+    // uses_card() says whether the chunk has memory.
     bool back(Chunk& chunk, Failure& why);
-    // Frees the memory of the chunk. No work may be using it. False: it is still mapped.
+    // Frees the memory of the chunk. No work may be using it. False: it still has it; is_whole()
+    // says whether it is still mapped at every address.
     bool unback(Chunk& chunk, Failure& why);
+    // One alias of a chunk that uses the card. False: the alias is as it was.
+    bool map(const Chunk& chunk, Alias& alias, Failure& why);
+    bool unmap(const Chunk& chunk, Alias& alias, Failure& why);
+    bool allow(const Chunk& chunk, const Alias& alias, std::span<const CUmemAccessDesc> access,
+               Failure& why);
     // Tries again what the driver refused. Returns the bytes that became free.
     std::uint64_t release_again();
 

@@ -54,6 +54,11 @@ bool Mover::copy_in(const Chunk& chunk, Failure& why) {
                    "cuMemcpyHtoDAsync", why);
 }
 
+bool Mover::zero(const Chunk& chunk, Failure& why) {
+    return !failed(call_.cuMemsetD8Async(chunk.address, 0, chunk.bytes, in_), "cuMemsetD8Async",
+                   why);
+}
+
 bool Mover::wait_in(Failure& why) {
     if (is_broken(Rule::program_waits_for_swap_in)) return true;
     const bool recorded = call_.cuEventRecord(arrived_, in_) == CUDA_SUCCESS;

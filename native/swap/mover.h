@@ -30,7 +30,9 @@ class Mover {
     bool wait_out(Failure& why);
     // From its host piece.
     bool copy_in(const Chunk& chunk, Failure& why);
-    // Waits for all copies in.
+    // Zeros on the card, in turn with the copies in.
+    bool zero(const Chunk& chunk, Failure& why);
+    // Waits for all copies in, and zeros.
     bool wait_in(Failure& why);
     // Waits for all copies out.
     bool abandon(Failure& why);

@@ -70,7 +70,11 @@ Chunk& Space::add_chunk(std::uint64_t address, std::uint64_t bytes) {
     return chunk;
 }
 
-Chunk& Space::chunk_of(std::uint64_t address) {
+Chunk& Space::chunk_around(std::uint64_t address) {
+    return std::prev(chunks_.upper_bound(address))->second;
+}
+
+const Chunk& Space::chunk_around(std::uint64_t address) const {
     return std::prev(chunks_.upper_bound(address))->second;
 }
 
@@ -78,7 +82,7 @@ bool Space::free(std::uint64_t address) {
     const auto block = blocks_.find(address);
     if (block == blocks_.end()) return false;
     const std::uint64_t bytes = block->second;
-    if (Chunk& chunk = chunk_of(address); chunk.shared) {
+    if (Chunk& chunk = chunk_around(address); chunk.shared) {
         chunk.free.insert(address, rounded(bytes));
         if (--chunk.blocks == 0) unused_.insert(&chunk);
     } else {
@@ -111,12 +115,6 @@ std::optional<Block> Space::find(std::uint64_t address) const {
     return Block{begin, bytes};
 }
 
-std::vector<Chunk*> Space::chunks_in(std::uint64_t address, std::uint64_t bytes) {
-    std::vector<Chunk*> found;
-    each_chunk_in(address, bytes, [&](Chunk& chunk) { found.push_back(&chunk); });
-    return found;
-}
-
 std::string Space::broken_invariant() const {
     std::uint64_t end = 0, allocated = 0, all = 0, shared = 0, unused = 0;
     for (const auto& [address, chunk] : chunks_) {
@@ -126,10 +124,13 @@ std::string Space::broken_invariant() const {
         all += chunk.bytes;
         if (chunk.shared) shared += chunk.bytes;
         unused += chunk.blocks == 0;
-        const bool on_card = chunk.state == State::resident || chunk.state == State::arriving;
-        const bool on_host = chunk.state == State::swapped || chunk.state == State::arriving;
-        if (on_card && !chunk.mapped) return "a chunk on the card is not mapped" + at;
+        const bool on_host =
+            chunk.state == State::swapped || (chunk.state == State::arriving && !chunk.zero);
+        if (chunk.is_on_card() && !chunk.is_whole()) return "a chunk is not mapped" + at;
         if (on_host && !chunk.copy) return "a swapped chunk has no copy" + at;
+        if (chunk.state == State::unbacked && chunk.copy)
+            return "an unbacked chunk has a copy" + at;
+        if (!chunk.of_handle && !chunk.aliases.empty()) return "an alias of no handle" + at;
         if (chunk.hashed && !chunk.copy) return "a hash without a copy" + at;
         std::uint64_t used = 0;
         std::uint32_t blocks = 0;

@@ -46,9 +46,7 @@ class Space {
 
     // The block around an address.
     std::optional<Block> find(std::uint64_t address) const;
-    // Chunks that have bytes of this range, by address.
-    std::vector<Chunk*> chunks_in(std::uint64_t address, std::uint64_t bytes);
-    // The same, without a list: visit(Chunk&).
+    // Chunks that have bytes of this range, by address: visit(Chunk&).
     template <typename Visit>
     void each_chunk_in(std::uint64_t address, std::uint64_t bytes, Visit visit) {
         if (bytes == 0) return;
@@ -59,6 +57,9 @@ class Space {
         }
         for (; next != chunks_.end() && next->first - address < bytes; ++next) visit(next->second);
     }
+    // The chunk around an address, which must be in one.
+    Chunk& chunk_around(std::uint64_t address);
+    const Chunk& chunk_around(std::uint64_t address) const;
     // Chunks without blocks.
     std::vector<Chunk*> unused() const { return {unused_.begin(), unused_.end()}; }
     std::map<std::uint64_t, Chunk>& chunks() { return chunks_; }
@@ -73,7 +74,6 @@ class Space {
     std::uint64_t allocate_small(std::uint64_t bytes, std::vector<Chunk*>& made);
     std::uint64_t allocate_large(std::uint64_t bytes, std::vector<Chunk*>& made);
     Chunk& add_chunk(std::uint64_t address, std::uint64_t bytes);
-    Chunk& chunk_of(std::uint64_t address);
 
     const std::uint64_t chunk_bytes_;
     RangeSet holes_;

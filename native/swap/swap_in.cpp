@@ -2,29 +2,41 @@
 #include <algorithm>
 #include <new>
 
+#include "base/host_memory.h"
+#include "base/rules.h"
 #include "base/scopes.h"
 #include "swap/engine.h"
 
 namespace vramkit::swap {
 
 bool Engine::swap_in(Credits& credits, std::uint64_t& missing, Failure& why) {
+    return bring_all(false, credits, missing, why);
+}
+
+bool Engine::make_all_resident(Credits& credits, std::uint64_t& missing, Failure& why) {
+    return bring_all(true, credits, missing, why);
+}
+
+bool Engine::bring_all(bool unbacked, Credits& credits, std::uint64_t& missing, Failure& why) {
     const std::lock_guard guard(lock_);
     const SlowPathScope scope(call_, context_);
-    const std::uint64_t wanted = usage().swapped;
+    const auto to_come = [&] { return unbacked ? bytes_to_come() : usage().swapped; };
+    const std::uint64_t wanted = to_come();
     Brought brought = Brought::done;
     try {
         give_released(credits);
         list_coming();
         for (; next_coming_ < coming_.size(); ++next_coming_) {
             Chunk& chunk = *coming_[next_coming_];
-            if (chunk.state == State::swapped) brought = bring(chunk, credits, why);
+            if (chunk.state == State::unbacked && !unbacked) break;
+            if (!chunk.is_on_card()) brought = bring(chunk, credits, why);
             if (brought != Brought::done) break;
         }
     } catch (const std::bad_alloc&) {
         why = no_host_memory();
         brought = Brought::failed;
     }
-    missing = usage().swapped;
+    missing = to_come();
     if (brought != Brought::failed) return true;
     explain(why, "bringing chunks to the card", wanted - missing, wanted);
     return false;
@@ -35,9 +47,10 @@ void Engine::list_coming() {
     coming_.clear();
     next_coming_ = 0;
     for (auto& [address, chunk] : space_->chunks()) {
-        if (chunk.state == State::swapped) coming_.push_back(&chunk);
+        if (!chunk.is_on_card()) coming_.push_back(&chunk);
     }
     std::stable_sort(coming_.begin(), coming_.end(), [](const Chunk* one, const Chunk* other) {
+        if (one->state != other->state) return one->state == State::swapped;
         return one->last_use > other->last_use;
     });
     coming_is_known_ = true;
@@ -51,15 +64,20 @@ bool Engine::make_resident(std::uint64_t address, std::uint64_t bytes, Credits& 
     missing = 0;
     std::uint64_t wanted = 0;
     bool stopped = false;
-    space_->each_chunk_in(address, bytes, [&](Chunk& chunk) {
-        if (chunk.state != State::swapped && chunk.state != State::unbacked) return;
-        wanted += chunk.bytes;
+    std::vector<Chunk*> chunks;
+    if (!if_host_memory_allows([&] { chunks = chunks_in(address, bytes); })) {
+        why = no_host_memory();
+        return false;
+    }
+    for (Chunk* chunk : chunks) {
+        if (chunk->is_on_card()) continue;
+        wanted += chunk->bytes;
         // After the first that cannot come, the rest is only counted.
         const Brought brought =
-            missing > 0 ? Brought::short_of_credits : bring(chunk, credits, why);
-        if (brought != Brought::done) missing += chunk.bytes;
+            missing > 0 ? Brought::short_of_credits : bring(*chunk, credits, why);
+        if (brought != Brought::done) missing += chunk->bytes;
         stopped = stopped || brought == Brought::failed;
-    });
+    }
     if (stopped) explain(why, "bringing chunks to the card", wanted - missing, wanted);
     Failure finishing;
     if (finish_arriving(finishing)) return !stopped;
@@ -77,8 +95,13 @@ Engine::Brought Engine::bring(Chunk& chunk, Credits& credits, Failure& why) {
     const std::uint64_t needed = chunk.uses_card() ? 0 : chunk.bytes;
     if (needed > 0 && !credits.take(needed)) return Brought::short_of_credits;
     const std::uint64_t before = card_.used();
+    const bool is_zero = chunk.state == State::unbacked && chunk.zero;
+    const auto fill = [&] {
+        if (chunk.state == State::swapped) return mover_->copy_in(chunk, why);
+        return !is_zero || mover_->zero(chunk, why);
+    };
     bool brought = card_.back(chunk, why);
-    if (brought && chunk.state == State::swapped && !mover_->copy_in(chunk, why)) {
+    if (brought && !fill()) {
         Failure undoing;
         card_.unback(chunk, undoing);
         brought = false;
@@ -89,7 +112,11 @@ Engine::Brought Engine::bring(Chunk& chunk, Credits& credits, Failure& why) {
         if (unused > 0) credits.give(unused);
         return Brought::failed;
     }
-    if (chunk.state == State::unbacked) {
+    if (is_zero) {
+        const bool waits = !is_broken(Rule::program_waits_for_zeros);
+        set_state(chunk, waits ? State::arriving : State::resident);
+        ++counters_.zeroed;
+    } else if (chunk.state == State::unbacked) {
         set_state(chunk, State::resident);
     } else {
         set_state(chunk, State::arriving);
@@ -112,6 +139,7 @@ bool Engine::finish_arriving(Failure& why) {
     for (auto& [address, chunk] : space_->chunks()) {
         if (chunk.state != State::arriving) continue;
         set_state(chunk, State::resident);
+        chunk.zero = false;
         // Without its hash nobody could tell later whether the copy is still true.
         if (!chunk.hashed) host_.give(chunk.copy);
     }

@@ -66,10 +66,15 @@ class Engine::Departure {
             return !hashes_.empty() && batch[number]->hashed &&
                    batch[number]->hash == hashes_[number];
         };
+        const auto is_zero = [&](std::size_t number) {
+            return !hashes_.empty() && hashes_[number] == engine_.zeros_.of(batch[number]->bytes);
+        };
         // Chunks that need no copy go first: their memory is free at once.
         std::vector<Copying> changed;
         for (std::size_t number = 0; going_well_ && number < batch.size(); ++number) {
-            if (is_unchanged(number)) {
+            if (is_zero(number)) {
+                drop_zeros(*batch[number]);
+            } else if (is_unchanged(number)) {
                 drop(*batch[number]);
             } else {
                 changed.push_back({batch[number], hashes_.empty()
@@ -116,10 +121,17 @@ class Engine::Departure {
     }
     void drop(Chunk& chunk) {
         Failure failure;
-        if (!engine_.leave(chunk, credits_, failure)) return stop(failure);
+        if (!engine_.leave(chunk, State::swapped, credits_, failure)) return stop(failure);
         done_ += chunk.bytes;
         ++engine_.counters_.dropped;
         engine_.counters_.dropped_bytes += chunk.bytes;
+    }
+    void drop_zeros(Chunk& chunk) {
+        Failure failure;
+        if (!engine_.leave(chunk, State::unbacked, credits_, failure)) return stop(failure);
+        done_ += chunk.bytes;
+        ++engine_.counters_.zeros;
+        engine_.counters_.zero_bytes += chunk.bytes;
     }
     // The oldest copy ends, and its chunk leaves the card.
     void land() {
@@ -132,7 +144,7 @@ class Engine::Departure {
         engine_.counters_.copied_out_bytes += chunk.bytes;
         chunk.hashed = landing.hash.has_value();
         if (landing.hash) chunk.hash = *landing.hash;
-        if (!engine_.leave(chunk, credits_, failure)) return stop(failure);
+        if (!engine_.leave(chunk, State::swapped, credits_, failure)) return stop(failure);
         done_ += chunk.bytes;
     }
     // The first failure is told. What is being copied lands all the same.
@@ -158,6 +170,7 @@ bool Engine::swap_out(std::uint64_t bytes, Credits& credits, Failure& why) {
     const SlowPathScope scope(call_, context_);
     try {
         if (!finish_arriving(why)) return false;
+        end_mappings();
         const std::uint64_t cleaned = clean(false) + clear_leftovers();
         if (cleaned > 0) credits.give(cleaned);
         if (cleaned >= bytes) return true;
@@ -174,7 +187,7 @@ bool Engine::swap_out(std::uint64_t bytes, Credits& credits, Failure& why) {
 std::vector<Chunk*> Engine::choose(std::uint64_t bytes) {
     std::vector<Chunk*> leaving;
     for (auto& [address, chunk] : space_->chunks()) {
-        if (chunk.state == State::resident) leaving.push_back(&chunk);
+        if (chunk.state == State::resident && !chunk.pinned) leaving.push_back(&chunk);
     }
     std::stable_sort(leaving.begin(), leaving.end(), [](const Chunk* one, const Chunk* other) {
         return one->last_use < other->last_use;
@@ -186,12 +199,18 @@ std::vector<Chunk*> Engine::choose(std::uint64_t bytes) {
     return leaving;
 }
 
-bool Engine::leave(Chunk& chunk, Credits& credits, Failure& why) {
+bool Engine::leave(Chunk& chunk, State to, Credits& credits, Failure& why) {
     const std::uint64_t before = card_.used();
-    if (!card_.unback(chunk, why)) return false;
-    set_state(chunk, State::swapped);
+    const bool has_left = card_.unback(chunk, why);
+    if (!has_left && chunk.is_whole()) return false;
+    set_state(chunk, to);
+    if (to == State::unbacked) {
+        chunk.zero = true;
+        chunk.hashed = false;
+        host_.give(chunk.copy);
+    }
     if (before > card_.used()) credits.give(before - card_.used());
-    return true;
+    return has_left;
 }
 
 }  // namespace vramkit::swap
