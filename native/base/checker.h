@@ -12,11 +12,14 @@ namespace vramkit {
 class Checker {
   public:
     explicit Checker(const Driver& driver) {
+        find(driver, "simRelyOnWaits", rely_on_waits_);
+        // Blocks are known by the memory behind them, and that of a program that shares its card
+        // changes.
+        if (driver.memory_moves()) return;
         find(driver, "simBlockAlloc", block_allocated_);
         find(driver, "simBlockFree", block_freed_);
         find(driver, "simBlockHold", block_held_);
         find(driver, "simBlockRegion", region_);
-        find(driver, "simRelyOnWaits", rely_on_waits_);
     }
 
     bool listens() const { return block_allocated_ != nullptr; }

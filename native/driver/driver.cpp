@@ -76,6 +76,9 @@ Driver::Opened Driver::from_handles(void* calls, void* library, std::string path
 #undef VRAMKIT_LOAD_required
 #undef VRAMKIT_LOAD_optional
 #undef VRAMKIT_LOAD_answered
+    const auto keeps =
+        reinterpret_cast<decltype(&gateKeepsMemory)>(dlsym(calls, "gateKeepsMemory"));
+    driver->memory_moves_ = keeps != nullptr && keeps() != 0;
     if (!missing.empty()) {
         return OpenError{driver->path_ + " lacks driver calls that vramkit needs: " + missing +
                          ". It needs a driver for CUDA 12.0 or newer."};
@@ -106,6 +109,12 @@ Driver::Opened Driver::open_cuda() {
     }
     if (found.driver == nullptr) return OpenError{"no NVIDIA driver: " + found.reason};
     return from_handles(found.calls, found.driver, loaded_path(found.driver, "libcuda.so.1"));
+}
+
+std::shared_ptr<Driver> Driver::of_table(void* handle, std::string path, const DriverTable& table) {
+    std::shared_ptr<Driver> driver(new Driver(handle, std::move(path)));
+    driver->table_ = table;
+    return driver;
 }
 
 // The library stays loaded: NVIDIA's driver does not survive being unloaded.

@@ -28,6 +28,10 @@ class Driver {
     // gate where it is loaded and forwards to this library.
     static Opened open_path(const std::string& path);
 
+    // A library that is open, by the calls of this table.
+    static std::shared_ptr<Driver> of_table(void* handle, std::string path,
+                                            const DriverTable& table);
+
     ~Driver();
     Driver(const Driver&) = delete;
     Driver& operator=(const Driver&) = delete;
@@ -37,6 +41,8 @@ class Driver {
     const std::string& path() const { return path_; }
     // True where the library exports the controls of the simulated GPU.
     bool simulated() const;
+    // True where the gate keeps this program's memory: addresses stay, what is behind them changes.
+    bool memory_moves() const { return memory_moves_; }
     // A symbol outside the manifest (the simulator's controls), or null. Asked of the driver
     // itself, not of a gate before it.
     void* symbol(const char* name) const;
@@ -47,6 +53,7 @@ class Driver {
 
     void* handle_;
     std::string path_;
+    bool memory_moves_ = false;
     DriverTable table_;
 };
 

@@ -10,6 +10,9 @@ extern "C" {
 // not been yet. Null where there is none, with the reason in `path`. The texts stay valid.
 __attribute__((visibility("default"))) void* gateDriver(const char** path);
 
+// Whether the program's memory is kept by the gate: it may leave the card and come back.
+__attribute__((visibility("default"))) int gateKeepsMemory(void);
+
 #ifdef __cplusplus
 }
 #endif

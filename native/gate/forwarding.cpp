@@ -12,6 +12,7 @@
 #include "gate/hooks.h"
 #include "gate/no_driver.h"
 #include "gate/recording.h"
+#include "gate/sharing.h"
 
 namespace vramkit::gate {
 
@@ -50,6 +51,7 @@ void connect() {
         void* unknown = nullptr;
         detail::reals[index].compare_exchange_strong(unknown, function, std::memory_order_relaxed);
     }
+    start_sharing(found);
     dlerror();  // names that the driver lacks are not the program's errors
     for (std::size_t index = 0; index < kExports; ++index) {
         const auto name = static_cast<Export>(index);
@@ -82,4 +84,9 @@ void* gateDriver(const char** path) {
     const vramkit::gate::Found& found = *vramkit::gate::driver();
     if (path != nullptr) *path = (found.handle != nullptr ? found.path : found.reason).c_str();
     return found.handle;
+}
+
+int gateKeepsMemory(void) {
+    vramkit::gate::connect();
+    return vramkit::gate::added_hooks().count > 0;
 }

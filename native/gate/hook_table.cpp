@@ -7,6 +7,7 @@
 #include "gate/forwarding.h"
 #include "gate/hooks.h"
 #include "gate/recording.h"
+#include "gate/sharing.h"
 
 namespace vramkit::gate {
 namespace {
@@ -77,47 +78,65 @@ constexpr std::array<Row, kHooks> kRows = {{
 
 bool active(const Row& row) { return row.always || is_recording(); }
 
+// Calls visit(base, since, name, per_thread, entry) for each form that is in force, until one
+// returns true. What keeps the program's memory comes before what records it.
+template <class Visit>
+void each_form(Visit visit) {
+    const AddedHooks added = added_hooks();
+    for (std::size_t index = 0; index < added.count; ++index) {
+        const AddedHook& hook = added.hooks[index];
+        if (visit(hook.base, hook.since, hook.name, hook.per_thread, hook.function)) return;
+    }
+    for (const Row& row : kRows) {
+        if (!active(row)) continue;
+        for (const bool per_thread : {false, true}) {
+            const Form& form = per_thread ? row.per_thread : row.plain;
+            if (form.entry == nullptr) continue;
+            if (visit(row.base, row.since, form.name, per_thread, form.entry())) return;
+        }
+    }
+}
+
 // The driver's entry point for a version and form of a call; null where it has none.
-void* asked_of_driver(const Row& row, bool per_thread) {
+void* asked_of_driver(std::string_view base, int since, bool per_thread) {
     // Older ones know no form for per-thread default streams.
     constexpr int kPerThreadSince = 7000;
-    const int version = per_thread && row.since < kPerThreadSince ? kPerThreadSince : row.since;
+    const int version = per_thread && since < kPerThreadSince ? kPerThreadSince : since;
     const cuuint64_t flags = per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
                                         : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
     void* function = nullptr;
     const auto get =
         real_as<CUresult(const char*, void**, int, cuuint64_t)>(Export::cuGetProcAddress);
-    return get(row.base.data(), &function, version, flags) == CUDA_SUCCESS ? function : nullptr;
+    return get(base.data(), &function, version, flags) == CUDA_SUCCESS ? function : nullptr;
 }
 
 }  // namespace
 
 void* active_hook(Export name) {
-    for (const Row& row : kRows) {
-        if (!active(row)) continue;
-        if (row.plain.name == name) return row.plain.entry();
-        if (row.per_thread.name == name) return row.per_thread.entry();
-    }
-    return nullptr;
+    void* found = nullptr;
+    each_form([&](std::string_view, int, Export form, bool, void* entry) {
+        if (form == name) found = entry;
+        return found != nullptr;
+    });
+    return found;
 }
 
 void* active_hook(const char* base, void* given) {
     // What the driver exports under a name and what it gives out for it are the same function in
     // the drivers that we know. Where they are not, the driver is asked for each version that we
     // have.
+    void* found = nullptr;
     for (const bool ask : {false, true}) {
-        for (const Row& row : kRows) {
-            if (row.base != base || !active(row)) continue;
-            for (const bool per_thread : {false, true}) {
-                const Form& form = per_thread ? row.per_thread : row.plain;
-                if (form.entry == nullptr) continue;
-                if (given != (ask ? asked_of_driver(row, per_thread) : real(form.name))) continue;
-                if (ask) use_if_missing(form.name, given);
-                return form.entry();
-            }
-        }
+        each_form([&](std::string_view row, int since, Export name, bool per_thread, void* entry) {
+            if (row != base) return false;
+            if (given != (ask ? asked_of_driver(row, since, per_thread) : real(name))) return false;
+            if (ask) use_if_missing(name, given);
+            found = entry;
+            return true;
+        });
+        if (found != nullptr) break;
     }
-    return nullptr;
+    return found;
 }
 
 }  // namespace vramkit::gate

@@ -66,23 +66,27 @@ def manifest() -> list[Call]:
     return [Call(row[0], row[1], int(row[2]), *row[3:]) for row in rows]
 
 
-def hooks() -> list[Call]:
-    """The calls that the gate takes part in."""
-    text = text_of("../gate/hooks.def")
+def hooks(path: str, kinds: str) -> list[Call]:
+    """The calls that the gate, or the library that keeps a program's memory, takes part in."""
+    text = text_of(path)
     rows = re.findall(
-        r"VRAMKIT_HOOK\((\w+), (\w+), (\d+), (none|ptsz|ptds), (always|recording), \w+, "
-        r"(\(.*\))\)\n",
-        text,
+        rf"VRAMKIT_HOOK\((\w+), (\w+), (\d+), (none|ptsz|ptds), ({kinds}), \w+, (\(.*\))\)\n", text
     )
-    assert len(rows) == text.count("VRAMKIT_HOOK("), "a row of hooks.def cannot be read"
+    assert len(rows) == text.count("VRAMKIT_HOOK("), f"a row of {path} cannot be read"
     return [
         Call(base, symbol, int(since), when, suffix, parameters)
         for base, symbol, since, suffix, when, parameters in rows
     ]
 
 
+def all_hooks() -> list[Call]:
+    return hooks("../gate/hooks.def", "always|recording") + hooks(
+        "../share/hooks.def", "launch|passes|hooked"
+    )
+
+
 def calls() -> list[Call]:
-    return manifest() + hooks()
+    return manifest() + all_hooks()
 
 
 def result_codes() -> list[tuple[str, int]]:
@@ -224,7 +228,7 @@ def test_a_wrong_declaration_is_found(tmp_path: Path) -> None:
 
 def test_the_lists_hold_what_is_known_to_be_there() -> None:
     assert len(manifest()) > 90
-    assert len(hooks()) > 40
+    assert len(all_hooks()) > 90
     assert (
         "ours::VRAMKIT_MEMHOSTREGISTER_DEVICEMAP",
         "CU_MEMHOSTREGISTER_DEVICEMAP",

@@ -1,0 +1,160 @@
+#include "share/card.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "base/host_memory.h"
+#include "base/scopes.h"
+#include "share/kernels.h"
+
+namespace vramkit::share {
+namespace {
+
+constexpr unsigned kMostPopulatingThreads = 16;
+
+}  // namespace
+
+Card::Card(std::shared_ptr<Driver> driver, CUdevice device, CUcontext context)
+    : driver_(std::move(driver)),
+      call_(driver_->call()),
+      device_(device),
+      context_(context),
+      checker_(*driver_),
+      sync_(call_, checker_) {}
+
+std::unique_ptr<Card> Card::open(std::shared_ptr<Driver> driver, CUdevice device,
+                                 const Settings& settings, Failure& why) {
+    CUcontext context = nullptr;
+    if (failed(driver->call().cuDevicePrimaryCtxRetain(&context, device),
+               "cuDevicePrimaryCtxRetain", why)) {
+        return nullptr;
+    }
+    std::unique_ptr<Card> card(new Card(std::move(driver), device, context));
+    return card->make(settings, why) ? std::move(card) : nullptr;
+}
+
+bool Card::make(const Settings& settings, Failure& why) {
+    const SlowPathScope scope(call_, context_);
+    size_t total = 0;
+    if (failed(call_.cuDeviceTotalMem_v2(&total, device_), "cuDeviceTotalMem", why)) return false;
+    card_bytes_ = total;
+    own_limit_ = settings.memory;
+    swap::Settings chosen;
+    chosen.host.limit = settings.host_limit;
+    chosen.host.threads = std::min(std::thread::hardware_concurrency(), kMostPopulatingThreads);
+    // Without the kernel everything that leaves is copied.
+    if (call_.cuModuleLoadData(&kernels_, kernels_text()) != CUDA_SUCCESS ||
+        call_.cuModuleGetFunction(&chosen.hash, kernels_, "vk_hash128") != CUDA_SUCCESS) {
+        chosen.hash = nullptr;
+    }
+    engine_ = swap::Engine::open(call_, context_, device_, chosen, why);
+    return engine_ != nullptr;
+}
+
+Card::~Card() {
+    {
+        const SlowPathScope scope(call_, context_);
+        engine_.reset();
+        if (kernels_ != nullptr) call_.cuModuleUnload(kernels_);
+    }
+    call_.cuDevicePrimaryCtxRelease_v2(device_);
+}
+
+std::uint64_t Card::limit() const {
+    return own_limit_ != 0 ? std::min(own_limit_, card_bytes_) : card_bytes_;
+}
+
+std::uint64_t Card::in_use() const {
+    const swap::Usage usage = engine_->usage();
+    return usage.unbacked + usage.resident + usage.arriving + usage.swapped + unswappable();
+}
+
+std::uint64_t Card::allocate(std::uint64_t bytes, CUcontext context, Failure& why) {
+    if (bytes > limit() || in_use() + bytes > limit()) {
+        why = Failure::out_of_memory();
+        return 0;
+    }
+    const std::uint64_t address = engine_->allocate(bytes, why);
+    if (address == 0) return 0;
+    const std::lock_guard guard(owners_lock_);
+    if (if_host_memory_allows([&] { owners_.emplace(address, context); })) return address;
+    std::uint64_t freed = 0;
+    engine_->free(address, freed, why);
+    why = Failure::out_of_memory();
+    return 0;
+}
+
+bool Card::free(std::uint64_t address, Failure& why) {
+    {
+        const std::lock_guard guard(owners_lock_);
+        owners_.erase(address);
+    }
+    std::uint64_t freed = 0;
+    const bool done = engine_->free(address, freed, why);
+    if (freed > 0) credits_.give(freed);
+    return done;
+}
+
+std::optional<Card::Owned> Card::find(std::uint64_t address) const {
+    const auto block = engine_->find(address);
+    if (!block) return {};
+    const std::lock_guard guard(owners_lock_);
+    const auto owner = owners_.find(block->address);
+    return Owned{block->address, block->bytes, owner != owners_.end() ? owner->second : context_};
+}
+
+std::uint64_t Card::create_handle(std::uint64_t bytes, const CUmemAllocationProp& properties,
+                                  Failure& why) {
+    if (bytes > limit() || in_use() + bytes > limit()) {
+        why = Failure::out_of_memory();
+        return 0;
+    }
+    const std::uint64_t handle = engine_->create(bytes, why);
+    if (handle == 0) return 0;
+    const std::lock_guard guard(owners_lock_);
+    if (if_host_memory_allows([&] { handles_.insert_or_assign(handle, properties); })) {
+        return handle;
+    }
+    std::uint64_t freed = 0;
+    engine_->release(handle, freed, why);
+    why = Failure::out_of_memory();
+    return 0;
+}
+
+std::optional<CUmemAllocationProp> Card::properties_of(std::uint64_t handle) const {
+    const std::lock_guard guard(owners_lock_);
+    const auto known = handles_.find(handle);
+    if (known == handles_.end()) return {};
+    return known->second;
+}
+
+void Card::free_all_of(CUcontext context) {
+    for (;;) {
+        std::uint64_t address = 0;
+        {
+            const std::lock_guard guard(owners_lock_);
+            for (const auto& [begin, owner] : owners_) {
+                if (owner == context) address = begin;
+            }
+        }
+        Failure ignored;
+        if (address == 0) return;
+        free(address, ignored);
+    }
+}
+
+bool Card::back_everything(Failure& why) {
+    std::uint64_t missing = 0;
+    const bool brought = engine_->make_all_resident(credits_, missing, why);
+    Failure finishing;
+    if (engine_->finish(finishing)) return brought && missing == 0;
+    if (brought) why = finishing;
+    return false;
+}
+
+bool Card::wait_for_work(CUcontext context) {
+    const SlowPathScope scope(call_, context);
+    return sync_.wait();
+}
+
+}  // namespace vramkit::share

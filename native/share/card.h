@@ -1,0 +1,85 @@
+// What the program has on one card: its memory, kept in a swap engine, and the credits for it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "base/checker.h"
+#include "base/device_sync.h"
+#include "share/credits.h"
+#include "share/settings.h"
+#include "swap/engine.h"
+
+namespace vramkit::share {
+
+class Card {
+  public:
+    // Retains the primary context, in which the engine works whatever contexts the program has.
+    static std::unique_ptr<Card> open(std::shared_ptr<Driver> driver, CUdevice device,
+                                      const Settings& settings, Failure& why);
+    ~Card();
+    Card(const Card&) = delete;
+    Card& operator=(const Card&) = delete;
+
+    CUdevice device() const { return device_; }
+    CUcontext context() const { return context_; }
+    swap::Engine& engine() { return *engine_; }
+    SpareCredits& credits() { return credits_; }
+    // Bytes that the program may have; what it sees as the size of the card.
+    std::uint64_t limit() const;
+    // Bytes that it has, wherever they are, unswappable ones included.
+    std::uint64_t in_use() const;
+
+    // An allocation of the program in this context, by cuMemAlloc and its like. 0 on failure.
+    std::uint64_t allocate(std::uint64_t bytes, CUcontext context, Failure& why);
+    // No work of the program may be using it.
+    bool free(std::uint64_t address, Failure& why);
+    struct Owned {
+        std::uint64_t begin, bytes;
+        CUcontext context;
+    };
+    std::optional<Owned> find(std::uint64_t address) const;
+    // A handle of the program, for its virtual memory calls. 0 on failure.
+    std::uint64_t create_handle(std::uint64_t bytes, const CUmemAllocationProp& properties,
+                                Failure& why);
+    // Of a handle that create_handle() gave at any time; none: not ours.
+    std::optional<CUmemAllocationProp> properties_of(std::uint64_t handle) const;
+    // All that was allocated in a context goes with it.
+    void free_all_of(CUcontext context);
+    // Memory that the driver gave out itself and that stays on the card.
+    void note_unswappable(std::int64_t bytes) { unswappable_.fetch_add(bytes); }
+    std::uint64_t unswappable() const { return unswappable_.load(std::memory_order_relaxed); }
+
+    // Everything that has no memory of the card gets it, with its bytes. False: not all.
+    bool back_everything(Failure& why);
+    // Everything leaves. No work of the program may be in flight.
+    bool swap_out(Failure& why) { return engine_->swap_out(swap::kEverything, credits_, why); }
+
+    // Waits for all work of the program in a context of this card.
+    bool wait_for_work(CUcontext context);
+
+  private:
+    Card(std::shared_ptr<Driver> driver, CUdevice device, CUcontext context);
+    bool make(const Settings& settings, Failure& why);
+
+    const std::shared_ptr<Driver> driver_;
+    const DriverTable& call_;
+    const CUdevice device_;
+    const CUcontext context_;
+    const Checker checker_;
+    DeviceSync sync_;
+    std::uint64_t card_bytes_ = 0;
+    std::uint64_t own_limit_ = 0;  // 0: none
+    CUmodule kernels_ = nullptr;
+    SpareCredits credits_;
+    std::unique_ptr<swap::Engine> engine_;
+    std::atomic<std::uint64_t> unswappable_{0};
+    mutable std::mutex owners_lock_;
+    std::unordered_map<std::uint64_t, CUcontext> owners_;  // by the begin of the allocation
+    std::unordered_map<std::uint64_t, CUmemAllocationProp> handles_;
+};
+
+}  // namespace vramkit::share

@@ -1,0 +1,44 @@
+// Contexts, and what goes with them: memory, captures of their streams.
+#include "share/hooks.h"
+
+namespace vramkit::share::hooks {
+
+CUresult end_capture(const Call<CUresult(CUstream, CUgraph*)>& call, CUstream stream,
+                     CUgraph* graph) {
+    const CUresult result = call(stream, graph);
+    Program::get().capture_ends(capture_key(call, stream));
+    return result;
+}
+
+CUresult destroy_stream(const Call<CUresult(CUstream)>& call, CUstream stream) {
+    Program& program = Program::get();
+    if (!program.forked()) program.stream_ending(stream);
+    return call(stream);
+}
+
+CUresult destroy_context(const Call<CUresult(CUcontext)>& call, CUcontext context) {
+    Program& program = Program::get();
+    if (!program.forked()) program.context_ending(context);
+    return call(context);
+}
+
+CUresult retain_primary_context(const Call<CUresult(CUcontext*, CUdevice)>& call,
+                                CUcontext* context, CUdevice device) {
+    const CUresult result = call(context, device);
+    if (result == CUDA_SUCCESS) Program::get().primary_retained(device, 1);
+    return result;
+}
+
+CUresult release_primary_context(const Call<CUresult(CUdevice)>& call, CUdevice device) {
+    const CUresult result = call(device);
+    if (result == CUDA_SUCCESS) Program::get().primary_retained(device, -1);
+    return result;
+}
+
+CUresult reset_primary_context(const Call<CUresult(CUdevice)>& call, CUdevice device) {
+    Program& program = Program::get();
+    if (!program.forked()) program.primary_resetting(device);
+    return call(device);
+}
+
+}  // namespace vramkit::share::hooks

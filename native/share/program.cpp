@@ -1,0 +1,277 @@
+#include "share/program.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "base/host_memory.h"
+#include "base/scopes.h"
+#include "base/stream_ref.h"
+#include "share/log.h"
+
+namespace vramkit::share {
+
+std::atomic<Program*> Program::made_{nullptr};
+
+Program& Program::start(const gate::Beneath& beneath) {
+    Program* known = made_.load(std::memory_order_acquire);
+    if (known != nullptr) return *known;
+    // No lock: another thread may hold the linker's, and looking symbols up waits for that.
+    std::unique_ptr<Program> program(new Program(beneath));
+    if (!made_.compare_exchange_strong(known, program.get(), std::memory_order_acq_rel)) {
+        return *known;
+    }
+    pthread_atfork(nullptr, nullptr, &LaunchGate::open_in_child);
+    return *program.release();
+}
+
+Program::Program(const gate::Beneath& beneath)
+    : settings_(Settings::from_environment()),
+      driver_(Driver::of_table(beneath.driver, beneath.path, table_of(beneath))),
+      checker_(*driver_) {
+    LaunchGate::set_window(settings_.chaos != 0 ? settings_.chaos : settings_.window);
+}
+
+DriverTable Program::table_of(const gate::Beneath& beneath) {
+    DriverTable table;
+    const auto find = [&](auto& field, gate::Export name) {
+        using Function = std::remove_reference_t<decltype(field)>;
+        void* const function = beneath.calls[gate::number(name)].load(std::memory_order_relaxed);
+        field = reinterpret_cast<Function>(function);
+    };
+#define VRAMKIT_TAKE_required(symbol) find(table.symbol, gate::Export::symbol);
+#define VRAMKIT_TAKE_optional(symbol) find(table.symbol, gate::Export::symbol);
+#define VRAMKIT_TAKE_answered(symbol)
+#define VRAMKIT_CALL(base, symbol, since, need, suffix, params) VRAMKIT_TAKE_##need(symbol)
+#include "driver/manifest.def"
+#undef VRAMKIT_CALL
+#undef VRAMKIT_TAKE_required
+#undef VRAMKIT_TAKE_optional
+#undef VRAMKIT_TAKE_answered
+    return table;
+}
+
+Card* Program::card(CUdevice device, Failure& why) {
+    if (device < 0 || device >= kMostCards) {
+        why = Failure::bad_value("device " + std::to_string(device));
+        return nullptr;
+    }
+    auto& slot = cards_[static_cast<std::size_t>(device)];
+    if (Card* const known = slot.load(std::memory_order_acquire)) return known;
+    const std::lock_guard guard(cards_lock_);
+    if (Card* const known = slot.load(std::memory_order_acquire)) return known;
+    std::unique_ptr<Card> opened;
+    if (!if_host_memory_allows([&] { opened = Card::open(driver_, device, settings_, why); })) {
+        why = Failure::out_of_memory();
+    }
+    if (opened == nullptr) {
+        log("device %d: its memory cannot be shared: %s %s", device, std::string(why.call).c_str(),
+            why.message.c_str());
+        return nullptr;
+    }
+    // Nobody else has a say yet.
+    opened->credits().give(std::uint64_t{1} << 62);
+    log("device %d is used: %llu MiB at most", device,
+        static_cast<unsigned long long>(opened->limit() >> 20));
+    slot.store(opened.get(), std::memory_order_release);
+    return opened.release();
+}
+
+Card* Program::current_card() {
+    CUdevice device = 0;
+    if (forked() || call().cuCtxGetDevice(&device) != CUDA_SUCCESS) return nullptr;
+    Failure ignored;
+    return card(device, ignored);
+}
+
+template <class Test>
+Card* Program::card_where(Test test) {
+    if (forked()) return nullptr;
+    Card* found = nullptr;
+    each_card([&](Card& card) {
+        if (found == nullptr && test(card)) found = &card;
+    });
+    return found;
+}
+
+Card* Program::card_of(std::uint64_t address) {
+    return card_where([=](const Card& card) { return card.find(address).has_value(); });
+}
+
+Card* Program::card_of_handle(std::uint64_t handle) {
+    return card_where([=](const Card& card) { return card.properties_of(handle).has_value(); });
+}
+
+Card* Program::card_of_mapping(std::uint64_t address, std::uint64_t bytes) {
+    return card_where([=](Card& card) { return card.engine().owns_mapping(address, bytes); });
+}
+
+bool Program::enter_slowly(Passenger& me, CUstream stream, CUresult& error) {
+    for (;;) {
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+        const std::uint32_t reasons = LaunchGate::attention() & ~std::uint32_t{kNoMembarrier};
+        // A call inside a call, a callback's for example, goes with that. Calls into a graph do
+        // nothing yet, and a capture allows no wait.
+        if (reasons == 0 || me.inside.load(std::memory_order_relaxed) > 1 || forked() ||
+            is_captured(stream)) {
+            return true;
+        }
+        me.inside.store(0, std::memory_order_release);
+        gate_.wait_until_open();
+        Failure why;
+        const bool backed = back_everything(why);
+        me.inside.store(1, std::memory_order_relaxed);
+        if (!backed) {
+            error = why.code != CUDA_SUCCESS ? why.code : CUDA_ERROR_OUT_OF_MEMORY;
+            log("memory cannot be brought to the card: %s %s", std::string(why.call).c_str(),
+                why.message.c_str());
+            return false;
+        }
+    }
+}
+
+void Program::after_many_launches(Passenger& me, CUstream stream) {
+    me.launches_left = LaunchGate::window();
+    if (settings_.chaos != 0 && !forked() && !is_captured(stream) &&
+        me.inside.load(std::memory_order_relaxed) == 0) {
+        swap_everything();
+    }
+}
+
+bool Program::back_everything(Failure& why) {
+    const std::lock_guard guard(moving_);
+    if (!gate_.set_unbacked(false)) return true;
+    bool done = true;
+    each_card([&](Card& card) { done = done && card.back_everything(why); });
+    if (!done) gate_.set_unbacked(true);
+    return done;
+}
+
+bool Program::stop(std::chrono::nanoseconds patience) {
+    const auto limit = std::chrono::steady_clock::now() + patience;
+    for (;;) {
+        // What belongs to a capture may neither wait nor find memory gone, so that no gate is
+        // closed while there is one.
+        while (any_capture()) {
+            if (std::chrono::steady_clock::now() >= limit) return false;
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        if (!gate_.close(limit - std::chrono::steady_clock::now())) return false;
+        if (!any_capture()) break;
+        gate_.open();
+    }
+    if (wait_for_work()) return true;
+    gate_.open();
+    return false;
+}
+
+bool Program::wait_for_work() {
+    std::vector<std::pair<CUcontext, CUdevice>> contexts;
+    {
+        const std::lock_guard guard(contexts_lock_);
+        contexts = contexts_;
+    }
+    bool done = true;
+    each_card([&](Card& card) {
+        done = card.wait_for_work(card.context()) && done;
+        for (const auto& [context, device] : contexts) {
+            if (device == card.device()) done = card.wait_for_work(context) && done;
+        }
+    });
+    return done;
+}
+
+void Program::swap_everything() {
+    const std::unique_lock guard(moving_, std::try_to_lock);
+    if (!guard.owns_lock()) return;  // another thread does it just now
+    if (!stop(std::chrono::seconds(10))) {
+        log("the program was not quiet in time: nothing was swapped");
+        return;
+    }
+    each_card([&](Card& card) {
+        Failure why;
+        if (!card.swap_out(why)) log("swapping out: %s", why.message.c_str());
+        if (!card.back_everything(why)) {
+            log("swapping in: %s", why.message.c_str());
+            gate_.set_unbacked(true);
+        }
+    });
+    resume();
+}
+
+void Program::context_made(CUcontext context, CUdevice device) {
+    const std::lock_guard guard(contexts_lock_);
+    if_host_memory_allows([&] { contexts_.emplace_back(context, device); });
+}
+
+void Program::context_ending(CUcontext context) {
+    CUdevice device = -1;
+    {
+        const std::lock_guard guard(contexts_lock_);
+        const auto known =
+            std::find_if(contexts_.begin(), contexts_.end(),
+                         [context](const auto& each) { return each.first == context; });
+        if (known == contexts_.end()) return;
+        device = known->second;
+        contexts_.erase(known);
+    }
+    each_card([&](Card& card) {
+        if (card.device() != device) return;
+        card.wait_for_work(context);
+        card.free_all_of(context);
+    });
+}
+
+void Program::primary_retained(CUdevice device, int times) {
+    if (device < 0 || device >= kMostCards || forked()) return;
+    {
+        const std::lock_guard guard(contexts_lock_);
+        int& retains = primary_retains_[static_cast<std::size_t>(device)];
+        retains += times;
+        if (retains > 0) return;
+        retains = 0;
+    }
+    // Without sharing the context would be gone, and its memory with it.
+    if (Card* const card = cards_[static_cast<std::size_t>(device)].load()) {
+        card->wait_for_work(card->context());
+        card->free_all_of(card->context());
+    }
+}
+
+// Nothing of the context survives: the card is opened again when it is next used.
+void Program::primary_resetting(CUdevice device) {
+    if (device < 0 || device >= kMostCards) return;
+    const std::lock_guard moving(moving_);
+    const std::lock_guard guard(cards_lock_);
+    std::unique_ptr<Card> card(cards_[static_cast<std::size_t>(device)].exchange(nullptr));
+    if (card == nullptr) return;
+    card->wait_for_work(card->context());
+    const std::lock_guard contexts(contexts_lock_);
+    primary_retains_[static_cast<std::size_t>(device)] = 0;
+}
+
+void Program::capture_begins(CUstream stream) {
+    const std::lock_guard guard(captures_lock_);
+    if_host_memory_allows([&] { captures_.insert(stream); });
+    has_captured_.store(true, std::memory_order_relaxed);
+}
+
+void Program::capture_ends(CUstream stream) {
+    if (!has_captured_.load(std::memory_order_relaxed)) return;
+    const std::lock_guard guard(captures_lock_);
+    captures_.erase(stream);
+}
+
+bool Program::is_captured(CUstream stream) {
+    return has_captured_.load(std::memory_order_relaxed) && stream != VRAMKIT_STREAM_LEGACY &&
+           vramkit::is_captured(call(), stream);
+}
+
+bool Program::any_capture() {
+    if (!has_captured_.load(std::memory_order_relaxed)) return false;
+    const std::lock_guard guard(captures_lock_);
+    return !captures_.empty();
+}
+
+}  // namespace vramkit::share

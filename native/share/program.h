@@ -1,0 +1,138 @@
+// The program that shares its card: one a process. What hooks ask, and what moves its memory.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "base/fork.h"
+#include "driver/driver.h"
+#include "gate/added_hooks.h"
+#include "share/card.h"
+#include "share/hook.h"
+#include "share/launch_gate.h"
+#include "share/settings.h"
+
+namespace vramkit::share {
+
+inline constexpr int kMostCards = 16;
+
+// Locks, in this order: moving_; cards_lock_; that of an engine. Nobody waits for the card's work
+// or for the gate with cards_lock_.
+class Program {
+  public:
+    // Made by the first that calls; the same for all. Never destroyed: the program may call the
+    // driver to its very end.
+    static Program& start(const gate::Beneath& beneath);
+    static Program& get() { return *made_.load(std::memory_order_acquire); }
+
+    const DriverTable& call() const { return driver_->call(); }
+    const std::shared_ptr<Driver>& driver() const { return driver_; }
+    const Settings& settings() const { return settings_; }
+    LaunchGate& gate() { return gate_; }
+    // The parent's memory, threads and connections do not exist here: calls are only forwarded, and
+    // the driver refuses them.
+    bool forked() const { return fork_.forked(); }
+
+    // Of a device; opened when it is first asked for. Null: the driver's own error is `why`.
+    Card* card(CUdevice device, Failure& why);
+    // Of the current context. Null: there is none, or the driver refused.
+    Card* current_card();
+    // The card that has an allocation or a mapping around this address. Null: not ours.
+    Card* card_of(std::uint64_t address);
+    // The card whose handle this is, or that has a handle mapped in this range. Null: not ours.
+    Card* card_of_handle(std::uint64_t handle);
+    Card* card_of_mapping(std::uint64_t address, std::uint64_t bytes = 1);
+    template <class Visit>
+    void each_card(Visit visit) {
+        for (const auto& slot : cards_) {
+            if (Card* const card = slot.load(std::memory_order_acquire)) visit(*card);
+        }
+    }
+
+    // The program comes to an open gate with all its memory on the card, or does not pass. False
+    // and an error for the program: memory could not be brought. `stream`: as call.stream() gives.
+    bool enter_slowly(Passenger& me, CUstream stream, CUresult& error);
+    // Every `window` launches of a thread.
+    void after_many_launches(Passenger& me, CUstream stream);
+
+    // Memory was allocated that has none of the card yet.
+    void note_unbacked() { gate_.set_unbacked(true); }
+    // All memory of the program gets memory of the card. False: see `why`.
+    bool back_everything(Failure& why);
+
+    // Closes the gate, waits for the card's work of the program. False: it was not over in time,
+    // and the gate is open.
+    bool stop(std::chrono::nanoseconds patience);
+    void resume() { gate_.open(); }
+    // Everything to the host and back, at the same addresses.
+    void swap_everything();
+
+    void context_made(CUcontext context, CUdevice device);
+    void context_ending(CUcontext context);
+    // By the program itself, which may give the context back while the engine still uses it.
+    void primary_retained(CUdevice device, int times);
+    void primary_resetting(CUdevice device);
+    void stream_ending(CUstream stream) { capture_ends(stream); }
+    void capture_begins(CUstream stream);
+    void capture_ends(CUstream stream);
+    bool is_captured(CUstream stream);
+
+  private:
+    explicit Program(const gate::Beneath& beneath);
+    static DriverTable table_of(const gate::Beneath& beneath);
+    template <class Test>
+    Card* card_where(Test test);
+    bool any_capture();
+    // Waits until all work of the program is done, on all cards and in all contexts.
+    bool wait_for_work();
+
+    static std::atomic<Program*> made_;
+
+    const Settings settings_;
+    const std::shared_ptr<Driver> driver_;
+    const Checker checker_;
+    const ForkGuard fork_;
+    LaunchGate gate_;
+    std::mutex moving_;
+    std::mutex cards_lock_;
+    std::array<std::atomic<Card*>, kMostCards> cards_{};
+    std::mutex contexts_lock_;
+    std::vector<std::pair<CUcontext, CUdevice>> contexts_;  // made by the program, not primary
+    std::array<int, kMostCards> primary_retains_{};         // by the program
+    std::mutex captures_lock_;
+    std::set<CUstream> captures_;
+    std::atomic<bool> has_captured_{false};  // at any time
+};
+
+// A call on its way past the gate, from before it reaches the driver until it has returned.
+class Passage {
+  public:
+    explicit Passage(CUstream stream) : me_(LaunchGate::mine()) { enter(stream); }
+    ~Passage() {
+        me_.inside.store(me_.inside.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+    }
+    Passage(const Passage&) = delete;
+    Passage& operator=(const Passage&) = delete;
+
+    // What the program gets instead of the call; success: it may be made.
+    CUresult refused() const { return refused_; }
+    Passenger& passenger() { return me_; }
+
+  private:
+    void enter(CUstream stream) {
+        me_.inside.store(me_.inside.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        if (LaunchGate::attention() != 0) [[unlikely]] {
+            Program::get().enter_slowly(me_, stream, refused_);
+        }
+    }
+
+    Passenger& me_;
+    CUresult refused_ = CUDA_SUCCESS;
+};
+
+}  // namespace vramkit::share
