@@ -28,7 +28,11 @@ HEADERS = {
 
 # Calls of the manifest that one of the two headers does not declare, and why that is right.
 NOT_DECLARED: dict[str, dict[str, str]] = {
-    "12.9": {"cuCtxSynchronize_v2": "new in 13.0"},
+    "12.9": {
+        "cuCtxSynchronize_v2": "new in 13.0",
+        "cuMemcpyBatchAsync_v2": "new in 13.0",
+        "cuMemcpy3DBatchAsync_v2": "new in 13.0",
+    },
     "13": {},
 }
 
@@ -116,12 +120,17 @@ def structures() -> dict[str, list[str]]:
     text = text_of("cuda_abi.h")
     for match in re.finditer(r"typedef struct \w+ \{(.*?)\n\} (\w+);", text, re.DOTALL):
         body, name = match.groups()
-        members = []
-        for inner, outer in re.findall(r"struct \{([^}]*)\} (\w+);", body):
-            members += [f"{outer}.{m}" for m in re.findall(r"(\w+)(?:\[\d+\])?;", inner)]
-        flat = re.sub(r"struct \{[^}]*\} ", "struct_of ", body)
-        found[name] = re.findall(r"(\w+)(?:\[\d+\])?;", flat) + members
+        found[name] = members(body)
     return found
+
+
+def members(body: str) -> list[str]:
+    """The members of a structure; what nests in it comes after the rest."""
+    nested: list[str] = []
+    inside = re.compile(r"(?:struct|union) \{((?:[^{}]|\{[^{}]*\})*)\} (\w+);")
+    for inner, outer in inside.findall(body):
+        nested += [f"{outer}.{member}" for member in members(inner)]
+    return re.findall(r"(\w+)(?:\[\d+\])?;", inside.sub(r"of \2;", body)) + nested
 
 
 def types() -> list[str]:
@@ -245,6 +254,18 @@ def test_the_lists_hold_what_is_known_to_be_there() -> None:
         "allocFlags.gpuDirectRDMACapable",
         "allocFlags.usage",
         "allocFlags.reserved",
+    ]
+    assert structures()["CUmemcpy3DOperand"] == [
+        "type",
+        "op",
+        "op.ptr",
+        "op.array",
+        "op.ptr.ptr",
+        "op.ptr.rowLength",
+        "op.ptr.layerHeight",
+        "op.ptr.locHint",
+        "op.array.array",
+        "op.array.offset",
     ]
     assert {"CUuuid", "CUmemLocation", "CUmemAccessDesc", "CUlaunchConfig"} < set(structures())
     assert {"CUresult", "CUdeviceptr", "CUstream", "CUhostFn", "CUmemLocationType"} < set(types())

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "sim/api/call.h"
+#include "sim/api/limits.h"
 
 using namespace vramkit::sim;
 
@@ -52,29 +53,29 @@ int attribute_of(const Machine& machine, CUdevice_attribute attribute, int devic
         case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
         case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
         case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
-            return 1024;
+            return kMostThreadsInBlock;
         case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
             return 64;
         case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
-            return 2147483647;
+            return kMostBlocks;
         case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
         case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
             return 65535;
         case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
-            return 48 * 1024;
+            return kMostSharedBytes;
         case CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY:
             return 64 * 1024;
         case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
-            return 32;
+            return kThreadsOfWarp;
         case CU_DEVICE_ATTRIBUTE_MAX_PITCH:
-            return 2147483647;
+            return kMostPitch;
         case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
         case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
             return 65536;
         case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
             return profile.clock_khz;
         case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
-            return 512;
+            return kTextureAlignment;
         case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
             return profile.multiprocessors;
         case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
@@ -92,11 +93,11 @@ int attribute_of(const Machine& machine, CUdevice_attribute attribute, int devic
         case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
             return profile.compute_minor;
         case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
-            return 228 * 1024;
+            return kSharedBytesOfMultiprocessor;
         case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-            return 227 * 1024;
+            return kMostSharedBytesAllowed;
         case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
-            return 32;
+            return kMostBlocksOnMultiprocessor;
         case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
             return device + 1;
         case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
@@ -106,6 +107,7 @@ int attribute_of(const Machine& machine, CUdevice_attribute attribute, int devic
         case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
         case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:
+        case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
         case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
         case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:

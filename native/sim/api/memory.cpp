@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "sim/api/call.h"
+#include "sim/api/limits.h"
 
 using namespace vramkit::sim;
 
@@ -30,6 +31,24 @@ void release(Call& call, std::uint64_t address, const Memory& block) {
     } else {
         call.machine().release_range(address, block.bytes, block.id, call.site());
     }
+}
+
+// cuMemAlloc, of some bytes.
+CUresult allocate(Call& call, CUdeviceptr& pointer, std::uint64_t bytes) {
+    Space& space = call.machine().space();
+    if (bytes > space.capacity()) return CUDA_ERROR_OUT_OF_MEMORY;
+    std::uint64_t made = 0;
+    const int device = call.context().device;
+    std::uint64_t address = space.allocate(device, bytes, &call.context(), call.site(), made);
+    if (address == 0) {
+        // What idle pools hold is in the way.
+        call.machine().pools.trim_all(device);
+        address = space.allocate(device, bytes, &call.context(), call.site(), made);
+    }
+    call.charge(made);
+    if (address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    pointer = address;
+    return CUDA_SUCCESS;
 }
 
 CUresult allocate_host(Call& call, void** pointer, size_t bytes, unsigned flags) {
@@ -220,21 +239,27 @@ SIM_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
     return run(CallId::cuMemAlloc_v2, SIM_RETURN_ADDRESS, Needs::context, kChargeLater,
                [&](Call& call) {
                    if (pointer == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-                   Space& space = call.machine().space();
-                   if (bytes > space.capacity()) return CUDA_ERROR_OUT_OF_MEMORY;
-                   std::uint64_t made = 0;
-                   const int device = call.context().device;
-                   std::uint64_t address =
-                       space.allocate(device, bytes, &call.context(), call.site(), made);
-                   if (address == 0) {
-                       // What idle pools hold is in the way.
-                       call.machine().pools.trim_all(device);
-                       address = space.allocate(device, bytes, &call.context(), call.site(), made);
+                   return allocate(call, *pointer, bytes);
+               });
+}
+
+SIM_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width,
+                                       size_t height, unsigned int element_bytes) {
+    return run(CallId::cuMemAllocPitch_v2, SIM_RETURN_ADDRESS, Needs::context, kChargeLater,
+               [&](Call& call) {
+                   const bool element =
+                       element_bytes == 4 || element_bytes == 8 || element_bytes == 16;
+                   if (pointer == nullptr || pitch == nullptr || width == 0 || height == 0 ||
+                       width > kMostPitch || !element) {
+                       return CUDA_ERROR_INVALID_VALUE;
                    }
-                   call.charge(made);
-                   if (address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-                   *pointer = address;
-                   return CUDA_SUCCESS;
+                   // Every row may be bound to a texture.
+                   const size_t row =
+                       (width + kTextureAlignment - 1) / kTextureAlignment * kTextureAlignment;
+                   if (height > Space::kMostAddresses / row) return CUDA_ERROR_OUT_OF_MEMORY;
+                   const CUresult result = allocate(call, *pointer, row * height);
+                   if (result == CUDA_SUCCESS) *pitch = row;
+                   return result;
                });
 }
 

@@ -5,20 +5,31 @@
 #include <string_view>
 
 #include "sim/api/call.h"
+#include "sim/api/limits.h"
 
 using namespace vramkit::sim;
 
 namespace {
 
-constexpr unsigned kMostThreadsInBlock = 1024;
-constexpr unsigned kMostBlocks = 2147483647;
-constexpr unsigned kMostSharedBytes = 48 * 1024;
-
 struct Geometry {
     unsigned grid[3];
     unsigned block[3];
     unsigned shared_bytes;
+    bool cooperative = false;
 };
+
+// Blocks of a function that a multiprocessor holds at once. Registers never are what limits them.
+unsigned blocks_on_multiprocessor(const Profile& profile, const Function& function,
+                                  std::uint64_t threads, std::uint64_t shared_bytes) {
+    if (threads > kMostThreadsInBlock || shared_bytes > function.shared_bytes) return 0;
+    const std::uint64_t warps = (threads + kThreadsOfWarp - 1) / kThreadsOfWarp;
+    const std::uint64_t by_threads =
+        static_cast<unsigned>(profile.threads_per_multiprocessor) / (warps * kThreadsOfWarp);
+    const std::uint64_t by_memory =
+        kSharedBytesOfMultiprocessor / (shared_bytes + kSharedBytesOfSystem);
+    return static_cast<unsigned>(
+        std::min<std::uint64_t>({by_threads, by_memory, kMostBlocksOnMultiprocessor}));
+}
 
 CUresult load(Call& call, CUmodule* module, const void* image) {
     if (module == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -75,15 +86,20 @@ CUresult launch(Call& call, CUfunction handle, const Geometry& geometry, CUstrea
     }
     if (blocks == 0 || threads == 0 || threads > kMostThreadsInBlock ||
         geometry.grid[0] > kMostBlocks || geometry.grid[1] > 65535 || geometry.grid[2] > 65535 ||
-        geometry.block[2] > 64 || geometry.shared_bytes > kMostSharedBytes) {
+        geometry.block[2] > 64 || geometry.shared_bytes > function->shared_bytes) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    const Profile& profile = call.machine().profile();
+    const unsigned resident = blocks_on_multiprocessor(
+        profile, *function, static_cast<std::uint64_t>(threads), geometry.shared_bytes);
+    if (geometry.cooperative && blocks > static_cast<double>(resident) * profile.multiprocessors) {
+        return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     }
     Arguments arguments{};
     const CUresult read = read_arguments(*function->kernel, parameters, extra, arguments);
     if (read != CUDA_SUCCESS) return read;
 
     Machine& machine = call.machine();
-    const Profile& profile = machine.profile();
     Operation* operation = call.prepare(Kind::kernel, Lane::compute, stream);
     operation->kernel = function->kernel;
     operation->arguments = arguments;
@@ -102,6 +118,20 @@ CUresult launch(Call& call, CUfunction handle, const Geometry& geometry, CUstrea
         machine.touch(*stream, touch.address, touch.bytes, touch.use, call.site());
     }
     return call.enqueue(operation);
+}
+
+CUresult occupancy(Call& call, int* blocks, CUfunction handle, int block_threads,
+                   std::size_t shared_bytes, unsigned flags) {
+    if (blocks == nullptr || block_threads <= 0 ||
+        (flags & ~unsigned{CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE}) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    const Function* function = call.machine().find(handle);
+    if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    *blocks = static_cast<int>(blocks_on_multiprocessor(call.machine().profile(), *function,
+                                                        static_cast<std::uint64_t>(block_threads),
+                                                        shared_bytes));
+    return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -142,7 +172,8 @@ SIM_EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribut
                                        CUfunction function) {
     return run(CallId::cuFuncGetAttribute, SIM_RETURN_ADDRESS, Needs::context, 0, [&](Call& call) {
         if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-        if (call.machine().find(function) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+        const Function* found = call.machine().find(function);
+        if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
         const Profile& profile = call.machine().profile();
         switch (attribute) {
             case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
@@ -155,11 +186,82 @@ SIM_EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribut
             case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
                 *value = profile.compute_major * 10 + profile.compute_minor;
                 return CUDA_SUCCESS;
+            case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+                *value = static_cast<int>(found->shared_bytes);
+                return CUDA_SUCCESS;
+            case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+                *value = found->carveout;
+                return CUDA_SUCCESS;
             default:
                 *value = 0;
                 return CUDA_SUCCESS;
         }
     });
+}
+
+SIM_EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
+                                       int value) {
+    return run(CallId::cuFuncSetAttribute, SIM_RETURN_ADDRESS, Needs::context, 0, [&](Call& call) {
+        Function* found = call.machine().find(function);
+        if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+        switch (attribute) {
+            case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+                if (value < 0 || static_cast<unsigned>(value) > kMostSharedBytesAllowed) {
+                    return CUDA_ERROR_INVALID_VALUE;
+                }
+                found->shared_bytes = static_cast<unsigned>(value);
+                return CUDA_SUCCESS;
+            case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+                if (value < -1 || value > 100) return CUDA_ERROR_INVALID_VALUE;
+                found->carveout = value;
+                return CUDA_SUCCESS;
+            default:
+                // The others only say what a function is like, or are about clusters.
+                return attribute < CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                           ? CUDA_ERROR_INVALID_VALUE
+                           : CUDA_ERROR_NOT_SUPPORTED;
+        }
+    });
+}
+
+// A preference, without effect here.
+SIM_EXPORT CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache preference) {
+    return run(CallId::cuFuncSetCacheConfig, SIM_RETURN_ADDRESS, Needs::context, 0,
+               [&](Call& call) {
+                   if (call.machine().find(function) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+                   return preference <= CU_FUNC_CACHE_PREFER_EQUAL ? CUDA_SUCCESS
+                                                                   : CUDA_ERROR_INVALID_VALUE;
+               });
+}
+
+// The built-in kernels have no variables.
+SIM_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* pointer, size_t* bytes, CUmodule module,
+                                         const char* name) {
+    return run(CallId::cuModuleGetGlobal_v2, SIM_RETURN_ADDRESS, Needs::context, 0,
+               [&](Call& call) {
+                   if ((pointer == nullptr && bytes == nullptr) || name == nullptr) {
+                       return CUDA_ERROR_INVALID_VALUE;
+                   }
+                   return call.machine().find(module) == nullptr ? CUDA_ERROR_INVALID_HANDLE
+                                                                 : CUDA_ERROR_NOT_FOUND;
+               });
+}
+
+SIM_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function,
+                                                                int block_threads,
+                                                                size_t shared_bytes) {
+    return run(CallId::cuOccupancyMaxActiveBlocksPerMultiprocessor, SIM_RETURN_ADDRESS,
+               Needs::context, 0, [&](Call& call) {
+                   return occupancy(call, blocks, function, block_threads, shared_bytes, 0);
+               });
+}
+
+SIM_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int* blocks, CUfunction function, int block_threads, size_t shared_bytes, unsigned int flags) {
+    return run(CallId::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, SIM_RETURN_ADDRESS,
+               Needs::context, 0, [&](Call& call) {
+                   return occupancy(call, blocks, function, block_threads, shared_bytes, flags);
+               });
 }
 
 SIM_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
@@ -177,13 +279,34 @@ SIM_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction fu
                                      void** parameters, void** extra) {
     return run(CallId::cuLaunchKernelEx, SIM_RETURN_ADDRESS, Needs::stream, 0, [&](Call& call) {
         if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
-        // Clusters, cooperative launches and the like are not simulated.
-        if (config->numAttrs != 0) return CUDA_ERROR_NOT_SUPPORTED;
-        const Geometry geometry{{config->gridDimX, config->gridDimY, config->gridDimZ},
-                                {config->blockDimX, config->blockDimY, config->blockDimZ},
-                                config->sharedMemBytes};
+        Geometry geometry{{config->gridDimX, config->gridDimY, config->gridDimZ},
+                          {config->blockDimX, config->blockDimY, config->blockDimZ},
+                          config->sharedMemBytes};
+        if (config->numAttrs != 0 && config->attrs == nullptr) return CUDA_ERROR_INVALID_VALUE;
+        for (unsigned i = 0; i < config->numAttrs; ++i) {
+            const CUlaunchAttribute& attribute = config->attrs[i];
+            if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) {
+                geometry.cooperative = attribute.value.cooperative != 0;
+            } else if (attribute.id != CU_LAUNCH_ATTRIBUTE_IGNORE) {
+                // Clusters and the like are not simulated.
+                return CUDA_ERROR_NOT_SUPPORTED;
+            }
+        }
         return launch(call, function, geometry, config->hStream, parameters, extra);
     });
+}
+
+SIM_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x,
+                                              unsigned int grid_y, unsigned int grid_z,
+                                              unsigned int block_x, unsigned int block_y,
+                                              unsigned int block_z, unsigned int shared_bytes,
+                                              CUstream stream, void** parameters) {
+    return run(CallId::cuLaunchCooperativeKernel, SIM_RETURN_ADDRESS, Needs::stream, 0,
+               [&](Call& call) {
+                   const Geometry geometry{
+                       {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, true};
+                   return launch(call, function, geometry, stream, parameters, nullptr);
+               });
 }
 
 SIM_PER_THREAD(cuLaunchKernel, ptsz,
@@ -192,3 +315,7 @@ SIM_PER_THREAD(cuLaunchKernel, ptsz,
                (f, gx, gy, gz, bx, by, bz, n, s, p, e))
 SIM_PER_THREAD(cuLaunchKernelEx, ptsz, (const CUlaunchConfig* c, CUfunction f, void** p, void** e),
                (c, f, p, e))
+SIM_PER_THREAD(cuLaunchCooperativeKernel, ptsz,
+               (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                unsigned bz, unsigned n, CUstream s, void** p),
+               (f, gx, gy, gz, bx, by, bz, n, s, p))

@@ -1,4 +1,6 @@
 // What operations and the host do to memory, as the checker is told of it.
+#include <algorithm>
+
 #include "sim/machine/machine.h"
 
 namespace vramkit::sim {
@@ -79,18 +81,52 @@ void Machine::host_touch(std::uint64_t address, std::uint64_t bytes, bool write,
     });
 }
 
-void Machine::copy_touch(const Stream& stream, std::uint64_t destination, std::uint64_t source,
-                         std::uint64_t bytes, const Site& site) {
-    each_piece(source, bytes, [&](const Range& read) {
-        each_piece(destination, bytes, [&](const Range& written) {
-            const std::uint64_t begin = std::max(read.begin, written.begin);
-            const std::uint64_t end = std::min(read.end, written.end);
-            if (begin >= end) return;
-            checker.reports.add(ReportKind::overlapping_copy, mark_of(stream, Use::read, site),
-                                mark_of(stream, Use::write, site), begin + written.delta,
-                                end - begin);
-        });
+void Machine::copies_touch(const Stream& stream, std::span<const CopyRows> copies,
+                           const Site& site) {
+    struct Side {
+        Range range;
+        Use use = Use::read;
+        std::size_t copy = 0;
+    };
+    std::vector<Side> sides;
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+        const CopyRows& copy = copies[i];
+        const auto add = [&](std::uint64_t address, const Strides& strides, Use use) {
+            each_row(copy.box, strides, [&](std::uint64_t at, std::uint64_t bytes) {
+                each_piece(address + at, bytes,
+                           [&](const Range& range) { sides.push_back({range, use, i}); });
+            });
+        };
+        add(copy.source, copy.from, Use::read);
+        add(copy.destination, copy.to, Use::write);
+    }
+    std::stable_sort(sides.begin(), sides.end(), [](const Side& one, const Side& other) {
+        return one.range.begin < other.range.begin;
     });
+    // Of what began earlier, that which ends last meets everything that any of it meets.
+    const Side* read = nullptr;
+    const Side* written = nullptr;
+    for (const Side& side : sides) {
+        const auto meets = [&](const Side* earlier) {
+            return earlier != nullptr && earlier->range.end > side.range.begin;
+        };
+        const auto report = [&](const Side& earlier) {
+            const bool same = earlier.copy == side.copy;
+            const Side& first = side.use == Use::read ? side : earlier;
+            const Side& second = side.use == Use::read ? earlier : side;
+            const std::uint64_t end = std::min(earlier.range.end, side.range.end);
+            checker.reports.add(same ? ReportKind::overlapping_copy : ReportKind::race,
+                                mark_of(stream, first.use, site), mark_of(stream, second.use, site),
+                                side.range.begin + second.range.delta, end - side.range.begin);
+        };
+        const Side*& same_use = side.use == Use::read ? read : written;
+        if (meets(side.use == Use::read ? written : read)) {
+            report(side.use == Use::read ? *written : *read);
+        } else if (side.use == Use::write && meets(written) && written->copy != side.copy) {
+            report(*written);
+        }
+        if (same_use == nullptr || same_use->range.end < side.range.end) same_use = &side;
+    }
 }
 
 template <class Visit>

@@ -43,6 +43,7 @@ bool joined(const Capture& capture) {
 bool unsafe_while_capturing(CallId id) {
     switch (id) {
         case CallId::cuMemAlloc_v2:
+        case CallId::cuMemAllocPitch_v2:
         case CallId::cuMemFree_v2:
         case CallId::cuMemAllocHost_v2:
         case CallId::cuMemHostAlloc:

@@ -68,9 +68,11 @@ void Machine::fault(Operation& operation, CUresult code) {
 
 void Machine::started(Operation& operation) {
     if (!operation.poison || !settings.data) return;
-    Bytes destination;
-    if (!bytes_of(operation.destination, operation.bytes, destination, operation.pageable)) return;
-    if (!destination.empty()) std::memset(destination.data(), kPoison, destination.size());
+    each_row(operation.box, operation.to, [&](std::uint64_t at, std::uint64_t bytes) {
+        Bytes row;
+        if (!bytes_of(operation.destination + at, bytes, row, operation.pageable)) return;
+        if (!row.empty()) std::memset(row.data(), kPoison, row.size());
+    });
 }
 
 void Machine::finished(Operation& operation, double end) {
@@ -121,25 +123,35 @@ void Machine::finished(Operation& operation, double end) {
 }
 
 void Machine::run_copy(Operation& operation) {
-    Bytes destination, source;
-    const bool pageable = operation.pageable;
-    if (!bytes_of(operation.destination, operation.bytes, destination, pageable)) {
-        return fault(operation, CUDA_ERROR_ILLEGAL_ADDRESS);
-    }
-    if (!operation.staged.empty()) {
-        source = operation.staged;
-    } else if (!bytes_of(operation.source, operation.bytes, source, pageable)) {
-        return fault(operation, CUDA_ERROR_ILLEGAL_ADDRESS);
-    }
-    if (settings.data) std::memmove(destination.data(), source.data(), operation.bytes);
+    const bool staged = !operation.staged.empty();
+    const Strides from = staged ? packed(operation.box) : operation.from;
+    bool there = true;
+    each_row(operation.box, operation.to, from,
+             [&](std::uint64_t to_at, std::uint64_t from_at, std::uint64_t bytes) {
+                 Bytes destination, source;
+                 const bool pageable = operation.pageable;
+                 there =
+                     there && bytes_of(operation.destination + to_at, bytes, destination, pageable);
+                 if (staged) {
+                     source = Bytes(operation.staged).subspan(from_at, bytes);
+                 } else {
+                     there = there && bytes_of(operation.source + from_at, bytes, source, pageable);
+                 }
+                 if (there && settings.data) {
+                     std::memmove(destination.data(), source.data(), bytes);
+                 }
+             });
+    if (!there) fault(operation, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 void Machine::run_set(Operation& operation) {
-    Bytes destination;
-    if (!bytes_of(operation.destination, operation.bytes, destination)) {
-        return fault(operation, CUDA_ERROR_ILLEGAL_ADDRESS);
-    }
-    fill_bytes(destination, operation.value, operation.width);
+    bool there = true;
+    each_row(operation.box, operation.to, [&](std::uint64_t at, std::uint64_t bytes) {
+        Bytes row;
+        there = there && bytes_of(operation.destination + at, bytes, row);
+        if (there) fill_bytes(row, operation.value, operation.width);
+    });
+    if (!there) fault(operation, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 void Machine::run_kernel(Operation& operation) {

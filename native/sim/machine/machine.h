@@ -8,12 +8,14 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "sim/api/calls.h"
+#include "sim/api/limits.h"
 #include "sim/checker/blocks.h"
 #include "sim/checker/call_sites.h"
 #include "sim/checker/checker.h"
@@ -82,6 +84,8 @@ struct Module {
 struct Function {
     Module* module = nullptr;
     const BuiltinKernel* kernel = nullptr;
+    unsigned shared_bytes = kMostSharedBytes;  // that a block may ask for
+    int carveout = -1;                         // percent, a hint
 };
 
 struct DeviceState {
@@ -101,6 +105,15 @@ struct Span {
     double start = 0;
     double end = 0;
     std::uint64_t bytes = 0;
+};
+
+// What a copy reads and writes.
+struct CopyRows {
+    std::uint64_t destination = 0;
+    std::uint64_t source = 0;
+    Box box;
+    Strides to;
+    Strides from;
 };
 
 // Whether a word that holds `seen` ends a cuStreamWaitValue for `value`.
@@ -183,9 +196,9 @@ class Machine final : public Effects {
     // Of the host, at this moment or at the point of a host function.
     void host_touch(std::uint64_t address, std::uint64_t bytes, bool write, const Site& site,
                     const Deferred* point = nullptr);
-    // Whether the two sides of a copy on the device overlap, which CUDA does not define.
-    void copy_touch(const Stream& stream, std::uint64_t destination, std::uint64_t source,
-                    std::uint64_t bytes, const Site& site);
+    // Whether copies of one call, which are in no order, use bytes that one of them writes; and
+    // whether the two sides of one overlap. CUDA defines neither.
+    void copies_touch(const Stream& stream, std::span<const CopyRows> copies, const Site& site);
     // Sub-allocation. held: freed by the program, and kept by the pool for uses on other streams.
     // Without a stream the order is not known.
     enum class Told : std::uint8_t { allocated, freed, held };

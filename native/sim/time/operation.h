@@ -9,6 +9,7 @@
 
 #include "driver/cuda_abi.h"
 #include "sim/checker/checker.h"
+#include "sim/machine/box.h"
 
 namespace vramkit::sim {
 
@@ -67,12 +68,15 @@ struct Operation {
     std::uint64_t destination = 0;
     std::uint64_t source = 0;
     std::uint64_t bytes = 0;
+    Box box;  // of copies and sets: the bytes, as rows that lie so many bytes apart on either side
+    Strides to;
+    Strides from;
     std::uint64_t value = 0;
     unsigned width = 1;             // of a set or a value, in bytes
     unsigned condition = 0;         // of a wait for a value
     bool pageable = false;          // one side of the copy is memory that the driver does not know
     bool poison = false;            // fill the destination with garbage when the copy starts
-    std::vector<std::byte> staged;  // bytes of a pageable source, taken at the call
+    std::vector<std::byte> staged;  // bytes of the source, packed, where the call took them
     const BuiltinKernel* kernel = nullptr;
     std::array<std::uint64_t, 4> arguments{};
     Event* event = nullptr;  // to mark; null once superseded or destroyed
