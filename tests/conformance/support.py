@@ -92,12 +92,14 @@ class Raw:
     """Driver calls through the pointers of cuGetProcAddress: null outputs, raw outputs, variants.
 
     Arguments are ctypes objects; the answer is the error name. Each pointer is asked for by base
-    name, in the version of the driver itself.
+    name, in the version of the driver itself or in the one given.
     """
 
-    def __init__(self, driver: ModuleType, *, per_thread: bool = False) -> None:
+    def __init__(
+        self, driver: ModuleType, *, per_thread: bool = False, version: int | None = None
+    ) -> None:
         self._driver = driver
-        self._version = int(ok(driver.cuDriverGetVersion()))
+        self._version = version or int(ok(driver.cuDriverGetVersion()))
         search = driver.CUdriverProcAddress_flags
         self._flags = int(
             search.CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
