@@ -27,7 +27,7 @@ CUresult allocated(Card& card, CUdeviceptr* pointer, std::size_t bytes) {
             static_cast<unsigned long long>(card.limit() >> 20));
         return error_of(why);
     }
-    program.note_unbacked();
+    LaunchGate::note_unbacked();
     *pointer = address;
     return CUDA_SUCCESS;
 }

@@ -41,7 +41,7 @@ CUresult create_handle(const Call<CUresult(CUmemGenericAllocationHandle*, size_t
     }
     const std::uint64_t made = card->create_handle(bytes, *properties, why);
     if (made == 0) return why.code != CUDA_SUCCESS ? why.code : CUDA_ERROR_OUT_OF_MEMORY;
-    program.note_unbacked();
+    LaunchGate::note_unbacked();
     *handle = made;
     return CUDA_SUCCESS;
 }

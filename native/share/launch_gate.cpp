@@ -103,11 +103,16 @@ void LaunchGate::wait_until_open() {
     opened_.wait(guard, [this] { return !is_closed(); });
 }
 
-bool LaunchGate::set_unbacked(bool unbacked) {
-    const std::uint32_t before =
-        unbacked ? attention_.fetch_or(kUnbacked, std::memory_order_seq_cst)
-                 : attention_.fetch_and(~std::uint32_t{kUnbacked}, std::memory_order_seq_cst);
-    return (before & kUnbacked) != 0;
+void LaunchGate::note_unbacked() {
+    const std::uint32_t before = attention_.fetch_add(kUnbacked, std::memory_order_seq_cst);
+    if (before + kUnbacked < kUnbacked) attention_.fetch_add(kUnbacked);  // 0 would say: none
+}
+
+void LaunchGate::backed(std::uint32_t count) {
+    std::uint32_t now = attention_.load(std::memory_order_relaxed);
+    while (now / kUnbacked == count &&
+           !attention_.compare_exchange_weak(now, now % kUnbacked, std::memory_order_seq_cst)) {
+    }
 }
 
 void LaunchGate::open_in_child() {

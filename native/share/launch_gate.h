@@ -17,8 +17,8 @@ namespace vramkit::share {
 // Why a call may not simply go on.
 enum Attention : std::uint32_t {
     kClosed = 1,        // memory may be elsewhere
-    kUnbacked = 2,      // memory was allocated that has none of the card yet
-    kNoMembarrier = 4,  // passing needs a fence: the system has no membarrier()
+    kNoMembarrier = 2,  // passing needs a fence: the system has no membarrier()
+    kUnbacked = 4,      // one such unit for each time that memory without any of the card was made
 };
 
 // What a thread has at the gate. Never freed: another thread may be looking at it. Those of threads
@@ -51,8 +51,12 @@ class LaunchGate {
     void open();
     bool is_closed() const { return (attention() & kClosed) != 0; }
     void wait_until_open();
-    // True if it was.
-    bool set_unbacked(bool unbacked);
+    // Memory was allocated that has none of the card yet.
+    static void note_unbacked();
+    // How often that was since all was backed. backed(count): what was so many times is on the
+    // card; calls pass if nothing came since.
+    static std::uint32_t unbacked() { return attention() / kUnbacked; }
+    static void backed(std::uint32_t count);
 
     // Launches of a thread between two looks at the work in flight.
     static void set_window(std::uint32_t launches) { window_ = launches; }

@@ -141,10 +141,11 @@ void Program::after_many_launches(Passenger& me, CUstream stream) {
 
 bool Program::back_everything(Failure& why) {
     const std::lock_guard guard(moving_);
-    if (!gate_.set_unbacked(false)) return true;
+    const std::uint32_t count = LaunchGate::unbacked();
+    if (count == 0) return true;  // another thread has done it
     bool done = true;
     each_card([&](Card& card) { done = done && card.back_everything(why); });
-    if (!done) gate_.set_unbacked(true);
+    if (done) LaunchGate::backed(count);
     return done;
 }
 
@@ -185,6 +186,7 @@ bool Program::wait_for_work() {
 void Program::swap_everything() {
     const std::unique_lock guard(moving_, std::try_to_lock);
     if (!guard.owns_lock()) return;  // another thread does it just now
+    if (any_capture()) return;       // perhaps of this thread, which would wait for itself
     if (!stop(std::chrono::seconds(10))) {
         log("the program was not quiet in time: nothing was swapped");
         return;
@@ -194,7 +196,7 @@ void Program::swap_everything() {
         if (!card.swap_out(why)) log("swapping out: %s", why.message.c_str());
         if (!card.back_everything(why)) {
             log("swapping in: %s", why.message.c_str());
-            gate_.set_unbacked(true);
+            LaunchGate::note_unbacked();
         }
     });
     resume();

@@ -59,8 +59,6 @@ class Program {
     // Every `window` launches of a thread.
     void after_many_launches(Passenger& me, CUstream stream);
 
-    // Memory was allocated that has none of the card yet.
-    void note_unbacked() { gate_.set_unbacked(true); }
     // All memory of the program gets memory of the card. False: see `why`.
     bool back_everything(Failure& why);
 
