@@ -7,18 +7,6 @@
 
 using namespace swap_bench;
 
-namespace {
-
-constexpr const char* kOrdered = "checker=on,data=off,capacity=1GiB";
-
-Settings hashing() {
-    Settings settings = small();
-    settings.hash = gpu::kernel("vk_hash128");
-    return settings;
-}
-
-}  // namespace
-
 TEST(a_chunk_stays_mapped_until_its_copy_is_done) {
     const Card card(kOrdered);
     {
