@@ -41,7 +41,7 @@ struct Alias {
 //   2. If swapped, `copy` has the chunk's bytes; if arriving, it has unless `zero`.
 //   3. `hashed`: `copy` has bytes with this `hash`. Of a resident chunk the program may have
 //      changed them on the card since.
-//   4. `zero`, if unbacked or arriving: the bytes are zero once it is resident.
+//   4. `zero`: it is unbacked or arriving, and its bytes are zero once it is resident.
 //   5. Aliases are for chunks of a handle, and so is `handle` while the chunk is on the card.
 struct Chunk {
     std::uint64_t address = 0;

@@ -92,7 +92,8 @@ class Engine {
     // The allocation around an address.
     std::optional<Block> find(std::uint64_t address) const;
     // The program is about to use the range: it is now the last that was used. Ranges may be of
-    // allocations, homes or mappings, here and below.
+    // allocations, homes or mappings, here and below. 15 ns for one chunk, 2 us for 192 of them
+    // (developer machine, no other call under way).
     void note_use(std::uint64_t address, std::uint64_t bytes);
     // The chunks of the allocation or handle around an address do not leave the card any more.
     bool pin(std::uint64_t address, Failure& why);
@@ -126,7 +127,7 @@ class Engine {
     bool make_resident(std::uint64_t address, std::uint64_t bytes, Credits& credits,
                        std::uint64_t& missing, Failure& why);
     // Moves chunks to the host, coldest first, until so many bytes of the card are free or none is
-    // left. Credits are given after each chunk.
+    // left. Credits are given after each chunk. What is zero is unbacked then.
     bool swap_out(std::uint64_t bytes, Credits& credits, Failure& why);
     // Starts to bring swapped chunks back, the last used first, as far as credits suffice, and
     // returns without waiting for the copies: call it again when there are more credits, then
@@ -134,7 +135,7 @@ class Engine {
     bool swap_in(Credits& credits, std::uint64_t& missing, Failure& why);
     // The same for unbacked chunks too, behind the swapped ones.
     bool make_all_resident(Credits& credits, std::uint64_t& missing, Failure& why);
-    // What make_all_resident() would bring. Takes no lock.
+    // What make_all_resident() would bring; what is arriving is not counted. Takes no lock.
     std::uint64_t bytes_to_come() const;
     // Waits for the copies: what was arriving is resident. Before the program runs again, also
     // after a swap that failed.

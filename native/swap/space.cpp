@@ -130,6 +130,9 @@ std::string Space::broken_invariant() const {
         if (on_host && !chunk.copy) return "a swapped chunk has no copy" + at;
         if (chunk.state == State::unbacked && chunk.copy)
             return "an unbacked chunk has a copy" + at;
+        if (chunk.zero && (chunk.state == State::resident || chunk.state == State::swapped)) {
+            return "zeros that the program may have written" + at;
+        }
         if (!chunk.of_handle && !chunk.aliases.empty()) return "an alias of no handle" + at;
         if (chunk.hashed && !chunk.copy) return "a hash without a copy" + at;
         std::uint64_t used = 0;

@@ -25,6 +25,10 @@ using swap::Usage;
 
 inline constexpr std::uint64_t kGiB = 1024 * kMiB;
 
+// Cards on which bytes are compared, and on which only their order is.
+inline constexpr const char* kWithData = "checker=on,data=on,capacity=256MiB";
+inline constexpr const char* kOrdered = "checker=on,data=off,capacity=1GiB";
+
 // Bytes of the card that nobody has.
 class Free final : public swap::Credits {
   public:
@@ -51,6 +55,36 @@ inline Settings small() {
     settings.host.slab_bytes = 16 * kMiB;
     return settings;
 }
+
+// The same with hashes; on a fresh card.
+inline Settings hashing() {
+    Settings settings = small();
+    settings.hash = gpu::kernel("vk_hash128");
+    return settings;
+}
+
+inline CUmemAccessDesc access_of(CUmemAccess_flags flags, int device = 0) {
+    return {{CU_MEM_LOCATION_TYPE_DEVICE, device}, flags};
+}
+
+// Addresses that the program has reserved itself.
+class Reservation {
+  public:
+    Reservation(const Card& card, std::uint64_t size) : bytes(size), call_(card.call) {
+        CUdeviceptr reserved = 0;
+        CHECK_EQUAL(call_.cuMemAddressReserve(&reserved, bytes, 0, 0, 0), CUDA_SUCCESS);
+        address = reserved;
+    }
+    ~Reservation() { CHECK_EQUAL(call_.cuMemAddressFree(address, bytes), CUDA_SUCCESS); }
+    Reservation(const Reservation&) = delete;
+    Reservation& operator=(const Reservation&) = delete;
+
+    std::uint64_t address = 0;
+    const std::uint64_t bytes;
+
+  private:
+    const DriverTable& call_;
+};
 
 inline std::unique_ptr<Engine> open_engine(const Card& card, const Settings& settings) {
     Failure why;
@@ -91,6 +125,46 @@ class Program {
         Failure why;
         CHECK(engine->free(address, freed, why));
         credits.give(freed);
+    }
+    std::uint64_t create(std::uint64_t bytes) {
+        Failure why;
+        const std::uint64_t id = engine->create(bytes, why);
+        if (id == 0) CHECK_EQUAL(why.message, "a handle");
+        return id;
+    }
+    void release(std::uint64_t id) {
+        std::uint64_t freed = 0;
+        Failure why;
+        if (!engine->release(id, freed, why)) CHECK_EQUAL(why.message, "released");
+        credits.give(freed);
+    }
+    // With access for its own device.
+    void map(std::uint64_t id, std::uint64_t address, std::uint64_t bytes) {
+        Failure why;
+        if (!engine->map(id, address, bytes, why)) CHECK_EQUAL(why.message, "mapped");
+        allow(address, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    }
+    void allow(std::uint64_t address, std::uint64_t bytes, CUmemAccess_flags flags) {
+        const CUmemAccessDesc access = access_of(flags);
+        Failure why;
+        if (!engine->set_access(address, bytes, {&access, 1}, why)) {
+            CHECK_EQUAL(why.message, "allowed");
+        }
+    }
+    void unmap(std::uint64_t address, std::uint64_t bytes) {
+        std::uint64_t freed = 0;
+        Failure why;
+        if (!engine->unmap(address, bytes, freed, why)) CHECK_EQUAL(why.message, "unmapped");
+        credits.give(freed);
+    }
+    // What a launch needs: returns what credits did not suffice for.
+    std::uint64_t make_all_resident() {
+        std::uint64_t missing = 0;
+        Failure why;
+        if (!engine->make_all_resident(credits, missing, why)) CHECK_EQUAL(why.message, "resident");
+        if (!engine->finish(why)) CHECK_EQUAL(why.message, "finished");
+        CHECK_EQUAL(engine->bytes_to_come(), missing);
+        return missing;
     }
     void make_resident(std::uint64_t address, std::uint64_t bytes) {
         std::uint64_t missing = 0;

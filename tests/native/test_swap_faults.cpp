@@ -9,7 +9,6 @@ using namespace swap_bench;
 
 namespace {
 
-constexpr const char* kWithData = "checker=on,data=on,capacity=256MiB";
 constexpr std::uint64_t kBytes = 2 * kMiB;  // of a chunk
 constexpr std::uint32_t kChunks = 3;
 
@@ -34,10 +33,9 @@ class Bench {
         renew();
     }
     static Settings settings(bool hashes) {
-        Settings made = small();
+        Settings made = hashes ? hashing() : small();
         made.chunk_bytes = kBytes;
         made.host.slab_bytes = kBytes;  // each chunk registers its own
-        if (hashes) made.hash = gpu::kernel("vk_hash128");
         return made;
     }
 

@@ -30,14 +30,6 @@ std::vector<Words> samples() {
     return made;
 }
 
-constexpr const char* kWithData = "checker=on,data=on,capacity=256MiB";
-
-Settings hashing() {
-    Settings settings = small();
-    settings.hash = gpu::kernel("vk_hash128");
-    return settings;
-}
-
 }  // namespace
 
 TEST(every_flipped_bit_changes_both_sums) {

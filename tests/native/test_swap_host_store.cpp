@@ -12,8 +12,6 @@ using swap::HostStore;
 
 namespace {
 
-constexpr const char* kSettings = "checker=on,data=off,capacity=1GiB";
-
 HostStore::Settings slabs(std::uint64_t mebibytes, unsigned threads = 0) {
     HostStore::Settings settings;
     settings.slab_bytes = mebibytes * kMiB;
@@ -41,7 +39,7 @@ bool is_populated(const HostPiece& piece) {
 }  // namespace
 
 TEST(prepared_memory_is_populated_and_registered_once) {
-    const Card card(kSettings);
+    const Card card(kOrdered);
     for (const unsigned threads : {1U, 2U, 3U, 50U}) {
         HostStore store(card.call, slabs(16, threads));
         Failure why;
@@ -58,7 +56,7 @@ TEST(prepared_memory_is_populated_and_registered_once) {
 }
 
 TEST(pieces_are_aligned_whole_and_used_again) {
-    const Card card(kSettings);
+    const Card card(kOrdered);
     HostStore store(card.call, slabs(16));
     HostPiece first = take(store, 12 * kMiB), second = take(store, 8 * kMiB);
     HostPiece third = take(store, 4 * kMiB);
@@ -76,7 +74,7 @@ TEST(pieces_are_aligned_whole_and_used_again) {
 }
 
 TEST(trimming_gives_back_what_nobody_uses) {
-    const Card card(kSettings);
+    const Card card(kOrdered);
     HostStore store(card.call, slabs(16));
     HostPiece first = take(store, 16 * kMiB), second = take(store, 16 * kMiB);
     store.give(first);
@@ -95,7 +93,7 @@ TEST(trimming_gives_back_what_nobody_uses) {
 }
 
 TEST(the_limit_is_kept) {
-    const Card card(kSettings);
+    const Card card(kOrdered);
     HostStore::Settings settings = slabs(16);
     settings.limit = 20 * kMiB;
     HostStore store(card.call, settings);
@@ -116,7 +114,7 @@ TEST(the_limit_is_kept) {
 }
 
 TEST(memory_that_the_system_does_not_have_is_no_crash) {
-    const Card card(kSettings);
+    const Card card(kOrdered);
     HostStore store(card.call, slabs(16));
     HostPiece piece;
     Failure why;

@@ -7,18 +7,6 @@
 
 using namespace swap_bench;
 
-namespace {
-
-constexpr const char* kOrdered = "checker=on,data=off,capacity=1GiB";
-
-Settings hashing() {
-    Settings settings = small();
-    settings.hash = gpu::kernel("vk_hash128");
-    return settings;
-}
-
-}  // namespace
-
 TEST(a_chunk_stays_mapped_until_its_copy_is_done) {
     const Card card(kOrdered);
     {
@@ -84,6 +72,28 @@ TEST(a_chunk_stays_mapped_until_it_is_hashed) {
     check_nothing_left();
 }
 
+TEST(work_of_the_program_comes_after_zeros) {
+    const Card card(kOrdered);
+    {
+        Program program(card, hashing(), 512 * kMiB);
+        const std::uint64_t block = program.allocate(40 * kMiB);
+        program.make_resident(block, 40 * kMiB);
+        program.write(block, 40 * kMiB, 1);
+        program.synchronize();
+        const std::uint64_t other = program.allocate(40 * kMiB);
+        CHECK_EQUAL(program.make_all_resident(), 0U);
+        program.write(other, 40 * kMiB, 1);
+        // And memory goes after them.
+        const std::uint64_t third = program.allocate(40 * kMiB);
+        std::uint64_t missing = 0;
+        Failure why;
+        CHECK(program.engine->make_all_resident(program.credits, missing, why));
+        program.free(third);
+    }
+    check_order(card);
+    check_nothing_left();
+}
+
 TEST(freed_chunks_wait_for_their_copies) {
     const Card card(kOrdered);
     {
@@ -123,7 +133,8 @@ TEST(random_orders_are_kept) {
                 std::uint64_t missing = 0;
                 switch (random() % 6) {
                     case 0:
-                        blocks.push_back(program.allocate(4096 + random() % (6 * kMiB)));
+                        blocks.push_back(program.allocate(
+                            random() % 4 == 0 ? 16 * kMiB : 4096 + random() % (6 * kMiB)));
                         break;
                     case 1:
                         if (blocks.size() < 6) break;
