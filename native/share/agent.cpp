@@ -1,0 +1,543 @@
+#include "share/agent.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "share/log.h"
+#include "share/program.h"
+#include "share/quiet_thread.h"
+
+namespace vramkit::share {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kAnswerPatience = 2s;    // for the daemon's first answer
+constexpr auto kConnectAgain = 500ms;
+constexpr auto kTick = 100ms;
+constexpr auto kIdleAfter = 500ms;      // without a launch
+constexpr auto kClosePatience = 20ms;   // for one attempt
+constexpr std::uint64_t kKeptSpare = std::uint64_t{32} << 20;
+constexpr std::uint64_t kPrepareStep = std::uint64_t{256} << 20;
+
+std::uint64_t start_ticks() {
+    char text[1024];
+    const int file = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return 0;
+    const ssize_t size = read(file, text, sizeof text - 1);
+    close(file);
+    if (size <= 0) return 0;
+    text[size] = '\0';
+    // Field 22; the name, field 2, may have spaces and ends with the last parenthesis.
+    const char* at = strrchr(text, ')');
+    for (int field = 2; at != nullptr && field < 22; ++field) at = strchr(at + 1, ' ');
+    return at != nullptr ? strtoull(at + 1, nullptr, 10) : 0;
+}
+
+std::string program_name() {
+    char text[256];
+    const int file = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return "";
+    const ssize_t size = read(file, text, sizeof text);
+    close(file);
+    std::string name;
+    for (ssize_t at = 0; at < size; ++at) name += text[at] != '\0' ? text[at] : ' ';
+    while (!name.empty() && name.back() == ' ') name.pop_back();
+    return name;
+}
+
+}  // namespace
+
+void Agent::add(Card& card) {
+    std::unique_lock guard(facts_);
+    auto known = std::make_unique<Known>();
+    known->card = &card;
+    if (program_.call().cuDeviceGetUuid_v2(&known->uuid, card.device()) != CUDA_SUCCESS) return;
+    Known& added = *known;
+    cards_.push_back(std::move(known));
+    if (!has_thread_) {
+        has_thread_ = true;
+        try {
+            start_quiet_thread([this] { run(); });
+        } catch (const std::system_error&) {
+            log("no thread can be started: the program runs as if it were alone");
+            return;
+        }
+    }
+    changed_.wait_for(guard, kAnswerPatience, [&] {
+        return added.number.has_value() || (tried_ && !connected_.load());
+    });
+}
+
+void Agent::want() {
+    const std::lock_guard guard(facts_);
+    if (!connected_.load()) return;
+    for (const auto& known : cards_) say_usage(*known);
+    connection_.send(wire::want_message{{}, turn_});
+}
+
+void Agent::wait_for_credits(Card& card) {
+    std::unique_lock guard(facts_);
+    for (const auto& known : cards_) {
+        if (known->card != &card || !known->number || !connected_.load()) continue;
+        const std::uint64_t coming = card.engine().bytes_to_come();
+        const std::uint64_t spare = card.credits().spare();
+        if (coming <= spare) return;
+        if (known->needed != coming - spare) {
+            known->needed = coming - spare;
+            say_usage(*known);
+            connection_.send(wire::need_message{*known->number, known->needed});
+        }
+    }
+    changed_.wait_for(guard, 50ms);
+}
+
+bool Agent::idle() {
+    const std::lock_guard guard(facts_);
+    if (!connected_.load() || leases_.load() > 0) return false;
+    said_idle_.store(true);
+    return true;
+}
+
+bool Agent::lease(bool begins) {
+    leases_.fetch_add(begins ? 1 : -1);
+    return connected_.load();
+}
+
+void Agent::run() {
+    for (;;) {
+        if (program_.forked()) return;
+        if (!connected_.load() && !connect()) {
+            help_itself();
+            std::this_thread::sleep_for(kConnectAgain);
+            continue;
+        }
+        announce();
+        if (!connection_.receive(patience_ns())) {
+            lost();
+            continue;
+        }
+        hear_all();
+        act();
+    }
+}
+
+// How long there is nothing to do unless the daemon says something.
+std::int64_t Agent::patience_ns() const {
+    const auto ns = [](std::chrono::nanoseconds time) { return std::int64_t{time.count()}; };
+    if (phase_ == Phase::stopping) return ns(200us);
+    const bool bringing = phase_ == Phase::starting || filling_;
+    if (bringing || !sources_.empty()) return ns(100us);
+    return ns(20ms);
+}
+
+bool Agent::connect() {
+    const Settings& settings = program_.settings();
+    bool done = connection_.open(settings.socket.c_str());
+    if (done) {
+        wire::hello_message hello{};
+        hello.protocol = wire::kVersion;
+        hello.pid = static_cast<wire::u32>(getpid());
+        hello.start_ticks = start_ticks();
+        hello.weight_milli = settings.weight_milli;
+        hello.priority = settings.priority;
+        hello.memory_limit = settings.memory;
+        hello.mode = static_cast<wire::u8>(settings.mode);
+        wire::put_text(hello.name, program_name());
+        done = connection_.send(hello);
+    }
+    const std::lock_guard guard(facts_);
+    for (const auto& known : cards_) {
+        known->announced = false;
+        known->number.reset();
+    }
+    connected_.store(done);
+    tried_ = true;
+    if (done) {
+        log("connected with the daemon at %s", settings.socket.c_str());
+    } else {
+        changed_.notify_all();
+    }
+    return done;
+}
+
+void Agent::lost() {
+    log("the connection with the daemon is lost: the program goes on");
+    connection_.close();
+    // What others have given up to now belongs to the program, and counts as held.
+    if (phase_ != Phase::stopped || filling_) pull_credits();
+    sources_.clear();
+    givers_.clear();
+    page_ = CreditPage();
+    {
+        const std::lock_guard guard(facts_);
+        connected_.store(false);
+        for (const auto& known : cards_) known->card->credits().set_unlimited(true);
+    }
+    if (phase_ == Phase::stopping) open_gate();
+    changed_.notify_all();
+}
+
+void Agent::help_itself() {
+    if (phase_ == Phase::running) return;
+    if (phase_ == Phase::stopped && waiting_.load() == 0 && !program_.somebody_waits()) return;
+    Failure why;
+    if (program_.bring_everything(why) == Program::Brought::all) {
+        log("no daemon: the program goes on by itself");
+        open_gate();
+    }
+}
+
+// Cards that are new, or all after the connection was made again.
+void Agent::announce() {
+    const std::lock_guard guard(facts_);
+    bool all = true, any = false;
+    for (const auto& known : cards_) {
+        all = all && known->announced;
+        any = any || known->announced;
+    }
+    if (all) return;
+    for (const auto& known : cards_) {
+        if (known->announced) continue;
+        // From here on the program takes nothing that the daemon has not given.
+        const std::uint64_t held = program_.limit_credits(*known->card);
+        known->unswappable_held = 0;
+        known->needed = 0;
+        known->said = {};
+        wire::device_message device{};
+        memcpy(device.uuid, known->uuid.bytes, sizeof device.uuid);
+        device.total_bytes = known->card->card_bytes();
+        device.held = held;
+        known->announced = true;
+        connection_.send(device);
+    }
+    if (any) return;
+    // A program that runs says so when its cards have numbers, see hear(). A new one waits.
+    if (turn_ == 0 && phase_ == Phase::running && !program_.has_memory()) {
+        if (program_.close_gate(kClosePatience)) phase_ = Phase::stopped;
+    }
+}
+
+void Agent::hear_all() {
+    while (const auto frame = connection_.next_frame()) hear(*frame);
+}
+
+void Agent::hear(const wire::Frame& frame) {
+    if (frame.as<wire::welcome_message>()) {
+        page_ = CreditPage(connection_.next_descriptor(), true);
+    } else if (const auto card = frame.as<wire::card_message>()) {
+        const std::lock_guard guard(facts_);
+        bool first = false;
+        for (const auto& known : cards_) {
+            if (memcmp(known->uuid.bytes, card->uuid, sizeof card->uuid) != 0) continue;
+            first = !known->number.has_value();
+            known->number = card->card;
+            known->card->set_limit(card->limit);
+            if (first) say_usage(*known);
+        }
+        const bool all = std::all_of(cards_.begin(), cards_.end(),
+                                     [](const auto& known) { return known->number.has_value(); });
+        if (first && all) {
+            if (phase_ == Phase::running) connection_.send(wire::running_message{{}, turn_});
+            if (phase_ != Phase::running && program_.somebody_waits()) {
+                connection_.send(wire::want_message{{}, turn_});
+            }
+        }
+        changed_.notify_all();
+    } else if (const auto grant = frame.as<wire::grant_message>()) {
+        if (Known* const known = known_of(grant->card)) {
+            known->card->credits().give(grant->bytes);
+            changed_.notify_all();
+        }
+    } else if (const auto source = frame.as<wire::source_message>()) {
+        CreditPage page(connection_.next_descriptor(), false);
+        if (page) givers_.insert_or_assign(source->giver, std::move(page));
+        sources_[source->source] = {source->card, source->giver, source->from, source->until};
+    } else if (const auto ended = frame.as<wire::source_ended_message>()) {
+        end_source(*ended);
+    } else if (const auto stop = frame.as<wire::stop_message>()) {
+        begin_stop(stop->turn);
+    } else if (const auto order = frame.as<wire::evict_message>()) {
+        evict(*order);
+    } else if (const auto fill = frame.as<wire::fill_message>()) {
+        const std::lock_guard guard(facts_);
+        turn_ = fill->turn;
+        filling_ = phase_ == Phase::stopped;
+    } else if (const auto begin = frame.as<wire::start_message>()) {
+        begin_start(begin->turn);
+    } else if (const auto ahead = frame.as<wire::prepare_message>()) {
+        prepare(ahead->bytes);
+    } else if (const auto refuse = frame.as<wire::refuse_message>()) {
+        log("the daemon ends the connection: %.248s", refuse->text);
+        connection_.close();
+    }
+}
+
+void Agent::begin_stop(std::uint64_t turn) {
+    if (phase_ == Phase::stopped) {  // it was never let in
+        connection_.send(wire::stopped_message{turn});
+        return;
+    }
+    phase_ = Phase::stopping;
+    closed_ = LaunchGate::is_closed();  // starting: its gate is closed
+    is_quiet_.store(false);
+}
+
+void Agent::begin_start(std::uint64_t turn) {
+    {
+        const std::lock_guard guard(facts_);
+        turn_ = turn;
+    }
+    if (phase_ == Phase::running) {
+        connection_.send(wire::running_message{turn});
+        return;
+    }
+    filling_ = false;
+    phase_ = Phase::starting;  // also where a stop is taken back
+}
+
+void Agent::evict(const wire::evict_message& order) {
+    Known* const known = known_of(order.card);
+    if (known == nullptr || !page_) return;
+    filling_ = false;
+    // What is held and not used goes first.
+    const std::uint64_t unused = known->card->credits().take_up_to(order.bytes);
+    page_.give(order.card, unused);
+    struct Page final : swap::Credits {
+        Page(CreditPage& to, std::uint32_t on) : page(to), card(on) {}
+        bool take(std::uint64_t) override { return false; }
+        void give(std::uint64_t bytes) override {
+            page.give(card, bytes);
+            sum += bytes;
+        }
+        CreditPage& page;
+        const std::uint32_t card;
+        std::uint64_t sum = 0;
+    } credits(page_, order.card);
+    Failure why;
+    if (unused < order.bytes &&
+        !program_.move_out(*known->card, order.bytes - unused, credits, why)) {
+        fail("moving memory to the host", why);
+    }
+    // Whole chunks leave: what is more than was asked for is the daemon's too.
+    const std::lock_guard guard(facts_);
+    say_usage(*known);
+    connection_.send(wire::moved_message{order.card, order.turn, unused + credits.sum});
+}
+
+void Agent::end_source(const wire::source_ended_message& ended) {
+    const auto found = sources_.find(ended.source);
+    if (found == sources_.end()) return;
+    const Source source = found->second;
+    sources_.erase(found);
+    if (Known* const known = known_of(source.card); known != nullptr && ended.upto > source.at) {
+        known->card->credits().give(ended.upto - source.at);
+        changed_.notify_all();
+    }
+}
+
+// In steps, so that the program's allocations do not wait for all of it.
+void Agent::prepare(std::uint64_t bytes) {
+    if (preparer_.is_busy()) return;
+    preparer_.start([this, bytes] {
+        for (std::uint64_t step = kPrepareStep;; step += kPrepareStep) {
+            const std::uint64_t now = std::min(step, bytes);
+            Failure why;
+            if (!program_.prepare_host(now, why)) {
+                log("preparing host memory: %s", why.message.c_str());
+                return;
+            }
+            if (now == bytes) return;
+        }
+    });
+}
+
+void Agent::act() {
+    if (phase_ == Phase::stopping) go_on_stopping();
+    if (phase_ == Phase::starting || filling_) go_on_bringing();
+    if (phase_ == Phase::running && !sources_.empty()) pull_credits();
+    if (Clock::now() >= next_tick_) every_so_often();
+}
+
+void Agent::go_on_stopping() {
+    if (!closed_) {
+        closed_ = program_.close_gate(kClosePatience);
+        if (!closed_) return;
+    }
+    if (!is_quiet_.load()) {
+        // Work that never ends keeps this thread, and not the agent.
+        if (!quiet_.is_busy()) quiet_.start([this] { is_quiet_.store(program_.wait_for_work()); });
+        return;
+    }
+    closed_ = false;
+    phase_ = Phase::stopped;
+    is_idle_ = false;
+    const std::lock_guard guard(facts_);
+    say_all_usage();
+    connection_.send(wire::stopped_message{turn_});
+    if (program_.somebody_waits()) connection_.send(wire::want_message{{}, turn_});
+}
+
+void Agent::go_on_bringing() {
+    pull_credits();
+    Failure why;
+    switch (program_.bring_everything(why)) {
+        case Program::Brought::failed:
+            fail("bringing memory to the card", why);
+            std::this_thread::sleep_for(1ms);
+            return;
+        case Program::Brought::some:
+            return;
+        case Program::Brought::all:
+            if (phase_ == Phase::starting) open_gate();
+    }
+}
+
+void Agent::open_gate() {
+    phase_ = Phase::running;
+    filling_ = false;
+    closed_ = false;
+    program_.resume();
+    last_launch_ = Clock::now();
+    idle_is_checked_ = is_idle_ = false;
+    const std::lock_guard guard(facts_);
+    if (!connected_.load()) return;
+    say_all_usage();
+    connection_.send(wire::running_message{turn_});
+}
+
+void Agent::pull_credits() {
+    bool any = false;
+    for (auto source = sources_.begin(); source != sources_.end();) {
+        Source& from = source->second;
+        const auto giver = givers_.find(from.giver);
+        Known* const known = known_of(from.card);
+        if (giver != givers_.end() && known != nullptr) {
+            const std::uint64_t given = std::min(giver->second.given(from.card), from.until);
+            if (given > from.at) {
+                known->card->credits().give(given - from.at);
+                from.at = given;
+                any = true;
+            }
+        }
+        source = from.at == from.until ? sources_.erase(source) : std::next(source);
+    }
+    if (any) changed_.notify_all();
+}
+
+void Agent::every_so_often() {
+    const auto now = Clock::now();
+    next_tick_ = now + kTick;
+    {
+        const std::lock_guard guard(facts_);
+        for (const auto& known : cards_) {
+            if (!known->number) continue;
+            hold_unswappable(*known);
+            const bool running = phase_ == Phase::running;
+            if (running && known->card->engine().bytes_to_come() == 0) {
+                known->needed = 0;
+                // What is freed and not used again is for others.
+                const std::uint64_t spare = known->card->credits().spare();
+                if (spare > kKeptSpare && page_) {
+                    page_.give(*known->number, known->card->credits().take_up_to(spare - kKeptSpare));
+                }
+            }
+            say_usage(*known);
+        }
+    }
+    if (phase_ == Phase::running) look_whether_idle(now);
+}
+
+void Agent::look_whether_idle(Clock::time_point now) {
+    const std::uint64_t launches = program_.launches();
+    if (launches != launches_) {
+        launches_ = launches;
+        last_launch_ = now;
+        idle_is_checked_ = false;
+        said_idle_.store(false);
+        if (is_idle_) {
+            is_idle_ = false;
+            want();
+        }
+        return;
+    }
+    const bool due = said_idle_.load() || now - last_launch_ >= kIdleAfter;
+    if (!due || is_idle_ || leases_.load() > 0) return;
+    if (!idle_is_checked_) {
+        if (quiet_.is_busy()) return;
+        idle_is_checked_ = true;
+        is_quiet_.store(false);
+        quiet_.start([this] { is_quiet_.store(program_.wait_for_work()); });
+        return;
+    }
+    if (quiet_.is_busy() || !is_quiet_.load()) return;
+    is_idle_ = true;
+    const std::lock_guard guard(facts_);
+    connection_.send(wire::idle_message{turn_});
+}
+
+// Memory that stays on the card needs credits like any other; the driver has given it already.
+void Agent::hold_unswappable(Known& known) {
+    const std::uint64_t now = known.card->unswappable();
+    SpareCredits& credits = known.card->credits();
+    if (now < known.unswappable_held) {
+        credits.give(known.unswappable_held - now);
+        known.unswappable_held = now;
+    } else if (now > known.unswappable_held) {
+        const std::uint64_t missing = now - known.unswappable_held;
+        const std::uint64_t taken = credits.take_up_to(missing);
+        known.unswappable_held += taken;
+        if (taken < missing && known.needed != missing - taken) {
+            known.needed = missing - taken;
+            connection_.send(wire::need_message{*known.number, known.needed});
+        }
+    }
+}
+
+Agent::Known* Agent::known_of(std::uint32_t number) {
+    for (const auto& known : cards_) {
+        if (known->number == number) return known.get();
+    }
+    return nullptr;
+}
+
+void Agent::say_usage(Known& known) {
+    if (!known.number) return;
+    const swap::Usage usage = known.card->engine().usage();
+    const swap::Traffic traffic = known.card->engine().traffic();
+    wire::usage_message now{};
+    now.card = *known.number;
+    now.resident = usage.resident + usage.arriving;
+    now.swapped = usage.swapped;
+    now.unbacked = usage.unbacked;
+    now.unswappable = known.card->unswappable();
+    now.out_bytes = traffic.out;
+    now.in_bytes = traffic.in;
+    now.waited_ns = program_.waited_ns();
+    now.launches = program_.launches();
+    if (memcmp(&now, &known.said, sizeof now) == 0) return;
+    known.said = now;
+    connection_.send(now);
+}
+
+void Agent::say_all_usage() {
+    for (const auto& known : cards_) say_usage(*known);
+}
+
+void Agent::fail(const char* what, const Failure& why) {
+    std::string text = std::string(what) + ": " + std::string(why.call) + " " + why.message;
+    if (text == last_failure_) return;
+    last_failure_ = text;
+    log("%s", text.c_str());
+    wire::failed_message failed{};
+    failed.code = static_cast<wire::u32>(why.code);
+    wire::put_text(failed.text, text);
+    connection_.send(failed);
+}
+
+}  // namespace vramkit::share

@@ -1,0 +1,129 @@
+// Speaks with the daemon, and does what it says: closes the gate, moves memory, opens it.
+//
+// A thread of its own does all of it. Threads of the program only say what they lack, and wait.
+// Without a daemon the program runs as if it were alone, and the agent goes on looking for one.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "share/card.h"
+#include "share/credit_page.h"
+#include "share/wire.h"
+#include "share/worker.h"
+
+namespace vramkit::share {
+
+class Program;
+
+class Agent {
+  public:
+    explicit Agent(Program& program) : program_(program) {}
+
+    // The program uses a card from now on: waits, not long, until the daemon has said how much of
+    // it the program may have.
+    void add(Card& card);
+    // A thread of the program waits at the closed gate.
+    void want();
+    // Memory of the program has no room on the card: waits until there is more, or a while.
+    void wait_for_credits(Card& card);
+    // Nothing is wanted for a while; nothing is idle within a lease. False: no daemon.
+    bool idle();
+    bool lease(bool begins);
+
+    void forget_in_child() { connection_.forget(); }
+
+  private:
+    using Clock = std::chrono::steady_clock;
+    // stopped   the gate is closed and the card done; memory leaves, or comes ahead of a turn
+    // starting  memory comes, then the gate opens
+    // running   the gate is open
+    // stopping  the gate closes, or the card is not done yet
+    enum class Phase : std::uint8_t { stopped, starting, running, stopping };
+
+    struct Known {
+        Card* card = nullptr;
+        CUuuid uuid{};
+        bool announced = false;
+        std::optional<std::uint32_t> number;   // the daemon's
+        std::uint64_t unswappable_held = 0;    // credits held for what cannot be swapped
+        std::uint64_t needed = 0;              // as last said
+        wire::usage_message said{};
+    };
+    struct Source {
+        std::uint32_t card = 0;
+        std::uint64_t giver = 0;
+        std::uint64_t at = 0, until = 0;
+    };
+
+    void run();
+    bool connect();
+    void lost();
+    // Without a daemon: who waits gets in as soon as the card has room.
+    void help_itself();
+    void announce();
+    void hear_all();
+    void hear(const wire::Frame& frame);
+    void begin_stop(std::uint64_t turn);
+    void begin_start(std::uint64_t turn);
+    void evict(const wire::evict_message& order);
+    void end_source(const wire::source_ended_message& ended);
+    void prepare(std::uint64_t bytes);
+
+    void act();
+    void go_on_stopping();
+    void go_on_bringing();
+    void open_gate();
+    void pull_credits();
+    void every_so_often();
+    void look_whether_idle(Clock::time_point now);
+    void hold_unswappable(Known& known);
+    std::int64_t patience_ns() const;
+
+    Known* known_of(std::uint32_t number);
+    // With facts_: threads of the program say them too.
+    void say_usage(Known& known);
+    void say_all_usage();
+    void fail(const char* what, const Failure& why);
+
+    Program& program_;
+    wire::Connection connection_;
+    std::atomic<bool> connected_{false};
+    bool has_thread_ = false;
+
+    std::mutex facts_;
+    std::condition_variable changed_;
+    std::vector<std::unique_ptr<Known>> cards_;
+    std::uint64_t turn_ = 0;
+    bool tried_ = false;  // to connect, once at least
+
+    std::atomic<int> leases_{0};
+    std::atomic<bool> said_idle_{false};
+    std::atomic<std::uint32_t> waiting_{0};  // threads at the closed gate
+
+    // Of the agent's thread alone.
+    Phase phase_ = Phase::running;
+    bool filling_ = false;  // stopped, and memory may come
+    bool closed_ = false;   // stopping, and the gate is
+    CreditPage page_;
+    std::map<std::uint64_t, CreditPage> givers_;
+    std::map<std::uint32_t, Source> sources_;
+    Worker quiet_;
+    std::atomic<bool> is_quiet_{false};
+    Worker preparer_;
+    Clock::time_point next_tick_{};
+    std::uint64_t launches_ = 0;
+    Clock::time_point last_launch_{};
+    bool idle_is_checked_ = false;
+    bool is_idle_ = false;
+    std::string last_failure_;
+};
+
+}  // namespace vramkit::share
