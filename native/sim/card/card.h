@@ -35,7 +35,7 @@ class Card final : public Turns {
     static std::unique_ptr<Card> attach(const Settings& settings, std::string& error);
     // Leaves, but in a forked child, which is none of the card's processes.
     ~Card() override;
-    // The process ends: its memory comes back, and nothing more can be had.
+    // The machine is replaced, or the process ends: its memory comes back, and it gets no more.
     void leave();
     // Times of the lanes are told from this moment (CLOCK_MONOTONIC) on.
     void begin(std::int64_t start_ns) { start_ns_ = start_ns; }

@@ -50,7 +50,11 @@ void write_reports(const Simulation& all) {
 void install(Simulation& all, std::shared_ptr<Machine>& machine) {
     write_reports(all);
     all.machine.swap(machine);
-    if (machine != nullptr) machine->core().stop();
+    if (machine != nullptr) {
+        machine->core().stop();
+        // At once: calls that wait may keep the former machine for a while.
+        if (machine->card != nullptr) machine->card->leave();
+    }
     ++all.generation;
     all.stacks = all.machine->settings.stacks;
     all.wall_start_ns = monotonic_ns();
