@@ -161,6 +161,9 @@ TEST(process_killed_while_it_holds_the_mutex_blocks_nobody) {
     card->give_memory_back(64 * kMiB);
     CHECK_EQUAL(card->free_bytes(), 64 * kMiB);
     // The mutex is as good as new: for those who come later, too.
+    SharedCard& all = mapped(*card);
+    REQUIRE(::pthread_mutex_lock(&all.mutex) == 0);
+    ::pthread_mutex_unlock(&all.mutex);
     const Child next([&](auto tell) {
         const auto own = attach();
         if (own->take_memory(kMiB)) tell();
@@ -209,6 +212,30 @@ TEST(process_killed_while_it_comes_and_goes_leaves_the_way_open) {
         const auto card = attach();
         CHECK_EQUAL(card->free_bytes(), 64 * kMiB);
         CHECK_EQUAL(card->shares().size(), 1u);
+    }
+}
+
+TEST(processes_that_come_and_go_meet_on_one_file) {
+    const Cards cards;
+    const int times = testing::rounds(400, 20000);
+    std::vector<pid_t> children;
+    for (int i = 0; i < 4; ++i) {
+        std::fflush(nullptr);
+        children.push_back(::fork());
+        REQUIRE(children.back() >= 0);
+        if (children.back() != 0) continue;
+        ::alarm(60);
+        for (int time = 0; time < times; ++time) {
+            // Whoever is on a card is on the one that others find.
+            const auto card = attach();
+            if (!gpu::fs::exists(card->path())) ::_exit(1);
+        }
+        ::_exit(0);
+    }
+    for (const pid_t child : children) {
+        int status = -1;
+        ::waitpid(child, &status, 0);
+        CHECK_EQUAL(status, 0);
     }
 }
 
