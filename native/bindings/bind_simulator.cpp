@@ -42,6 +42,7 @@ class Controls {
         find(call_counts_, "simCallCounts");
         find(reset_call_counts_, "simResetCallCounts");
         find(live_objects_, "simLiveObjects");
+        find(card_, "simCard");
         find(timeline_start_, "simTimelineStart");
         find(timeline_, "simTimeline");
         find(inject_, "simInject");
@@ -92,6 +93,7 @@ class Controls {
     uint64_t reports_left_out() const { return call(reports_left_out_); }
     nb::bytes call_counts() const { return text(call_counts_); }
     nb::bytes live_objects() const { return text(live_objects_); }
+    nb::bytes card() const { return text(card_); }
     nb::bytes timeline() const { return text(timeline_); }
     void clear_reports() const { call(clear_reports_); }
     void reset_call_counts() const { call(reset_call_counts_); }
@@ -157,6 +159,7 @@ class Controls {
     decltype(&simCallCounts) call_counts_;
     decltype(&simResetCallCounts) reset_call_counts_;
     decltype(&simLiveObjects) live_objects_;
+    decltype(&simCard) card_;
     decltype(&simTimelineStart) timeline_start_;
     decltype(&simTimeline) timeline_;
     decltype(&simInject) inject_;
@@ -179,6 +182,7 @@ void bind_simulator(nb::module_& module) {
         .def("call_counts", &Controls::call_counts)
         .def("reset_call_counts", &Controls::reset_call_counts)
         .def("live_objects", &Controls::live_objects)
+        .def("card", &Controls::card)
         .def("timeline", &Controls::timeline)
         .def("clear_faults", &Controls::clear_faults);
     def(controls, "reset", &Controls::reset, nb::arg("settings"));

@@ -18,6 +18,7 @@ extern "C" {
 //   second checker=on        on | off                data=on      off keeps sizes and times only
 //   capacity=4GiB     bytes of device memory  devices=1
 //   patience=5        real seconds after which a wait that nothing can end is a deadlock
+//   card=NAME         share the card with the user's other processes that name it; wall clock only
 //   stacks=off        off | python | native   what a site records beside the return address
 //   reports=PATH      where reports are written as JSON at exit and at the next reset, to
 //                     PATH.<process>.<reset>; where not given, as in VRAMKIT_SIM
@@ -70,6 +71,10 @@ void simResetCallCounts(void);
 // {"contexts","streams","events","device","pinned","registered","reservations","handles",
 // "mappings","modules","pools","pool_blocks","graphs","graph_executables"}
 size_t simLiveObjects(char* buffer, size_t capacity);
+
+// {"name","path","capacity","processes":[{"pid","bytes"}]}: the card that processes share,
+// with those that live; null where the process has its card to itself
+size_t simCard(char* buffer, size_t capacity);
 
 // Spans of what ran are kept while this is on, the newest `limit` of them (0: off).
 void simTimelineStart(size_t limit);

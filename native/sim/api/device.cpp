@@ -33,13 +33,23 @@ const ErrorText* find_error(CUresult code) {
     return nullptr;
 }
 
-std::string bus_id(int device) {
+int pci_domain(const Machine& machine) {
+    return machine.card != nullptr ? static_cast<int>(machine.card->pci_domain()) : 0;
+}
+
+int pci_bus(const Machine& machine, int device) {
+    return machine.card != nullptr ? static_cast<int>(machine.card->pci_bus()) : device + 1;
+}
+
+std::string bus_id(const Machine& machine, int device) {
     char text[32];
-    std::snprintf(text, sizeof text, "0000:%02X:00.0", device + 1);
+    std::snprintf(text, sizeof text, "%04X:%02X:00.0", pci_domain(machine),
+                  pci_bus(machine, device));
     return text;
 }
 
-CUuuid uuid_of(int device) {
+CUuuid uuid_of(const Machine& machine, int device) {
+    if (machine.card != nullptr) return machine.card->uuid();
     CUuuid uuid;
     std::memcpy(uuid.bytes, "vramkit-sim-gpu", 15);
     uuid.bytes[15] = static_cast<char>(device);
@@ -99,7 +109,9 @@ int attribute_of(const Machine& machine, CUdevice_attribute attribute, int devic
         case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
             return kMostBlocksOnMultiprocessor;
         case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-            return device + 1;
+            return pci_bus(machine, device);
+        case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID:
+            return pci_domain(machine);
         case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
         case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
         case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
@@ -204,7 +216,7 @@ SIM_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
                [&](Call& call) {
                    if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
                    if (!valid(call, device)) return CUDA_ERROR_INVALID_DEVICE;
-                   *uuid = uuid_of(device);
+                   *uuid = uuid_of(call.machine(), device);
                    return CUDA_SUCCESS;
                });
 }
@@ -239,7 +251,7 @@ SIM_EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribut
 SIM_EXPORT CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
     return run(CallId::cuDeviceGetPCIBusId, SIM_RETURN_ADDRESS, Needs::initialised, 0,
                [&](Call& call) {
-                   const std::string text = bus_id(device);
+                   const std::string text = bus_id(call.machine(), device);
                    if (id == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
                    if (!valid(call, device)) return CUDA_ERROR_INVALID_DEVICE;
                    if (static_cast<std::size_t>(length) <= text.size()) {
@@ -259,7 +271,7 @@ SIM_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* id) {
                        return CUDA_ERROR_INVALID_VALUE;
                    }
                    for (int each = 0; each < call.machine().settings.devices; ++each) {
-                       if (bus_id(each) == id) {
+                       if (bus_id(call.machine(), each) == id) {
                            *device = each;
                            return CUDA_SUCCESS;
                        }

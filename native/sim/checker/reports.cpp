@@ -161,6 +161,7 @@ void write_settings(Json& json, const Settings& settings) {
         .field("capacity", settings.capacity)
         .field("profile_memory", settings.profile.total_memory)
         .field("devices", settings.devices)
+        .field("card", std::string_view(settings.card))
         .field("link_generation", settings.profile.link_generation)
         .field("link_width", settings.profile.link_width)
         .field("host_to_device_bytes_per_s", link.host_to_device_bytes_per_s)

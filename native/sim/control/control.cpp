@@ -223,6 +223,26 @@ SIM_EXPORT size_t simLiveObjects(char* buffer, size_t capacity) {
     });
 }
 
+SIM_EXPORT size_t simCard(char* buffer, size_t capacity) {
+    return give_json(buffer, capacity, [](Json& json, Machine& machine) {
+        if (machine.card == nullptr) {
+            json.null();
+            return;
+        }
+        Card& card = *machine.card;
+        json.begin_object()
+            .field("name", std::string_view(card.name()))
+            .field("path", std::string_view(card.path()))
+            .field("capacity", machine.space().capacity())
+            .key("processes")
+            .begin_array();
+        for (const Card::Share& share : card.shares()) {
+            json.begin_object().field("pid", share.pid).field("bytes", share.bytes).end_object();
+        }
+        json.end_array().end_object();
+    });
+}
+
 SIM_EXPORT void simTimelineStart(size_t limit) {
     Look look;
     if (look.machine() == nullptr) return;

@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <optional>
 
+#include "sim/card/card.h"
+
 namespace vramkit::sim {
 namespace {
 
@@ -93,13 +95,18 @@ std::string apply(Settings& settings, std::string_view key, std::string_view val
                    ? ""
                    : refuse(key, value, "off, python or native");
     }
+    if (key == "card") {
+        settings.card = value;
+        const char* allowed = refuse_card_name(value);
+        return allowed == nullptr ? "" : refuse(key, value, allowed);
+    }
     if (key == "reports") {
         settings.reports = value;
         return "";
     }
     return "unknown setting '" + std::string(key) +
            "'; known are profile, clock, scale, checker, data, capacity, devices, "
-           "patience, stacks, reports";
+           "patience, stacks, card, reports";
 }
 
 }  // namespace
@@ -121,6 +128,12 @@ std::variant<Settings, std::string> parse_settings(std::string_view text) {
     }
     if (scaled && !settings.wall_clock) {
         return "setting scale does nothing with the virtual clock: add clock=wall or leave it out";
+    }
+    if (!settings.card.empty() &&
+        (!settings.wall_clock || settings.devices != 1 || settings.scale > kMostCardScale)) {
+        return "setting card=" + settings.card +
+               ": processes share a card only with clock=wall, devices=1 and a scale of at most " +
+               std::to_string(static_cast<int>(kMostCardScale));
     }
     auto profile = find_profile(settings.profile_name, profile_directory());
     if (std::string* error = std::get_if<std::string>(&profile)) return *error;

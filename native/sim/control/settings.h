@@ -20,6 +20,7 @@ struct Settings {
     bool data = true;
     std::uint64_t capacity = 0;  // bytes of each device
     int devices = 1;
+    std::string card;     // name of the card that processes share; empty: this process has its own
     double patience = 5;  // real seconds before a wait that nothing can end is a deadlock
     Stacks stacks = Stacks::off;
     std::string reports;  // where to write reports at exit; empty: nowhere

@@ -19,6 +19,12 @@ std::shared_ptr<Machine> Machine::make(Settings settings, std::string& error) {
         Space::make(given.data, given.devices, given.capacity, given.profile.granularity, error);
     if (machine->space_ == nullptr) return nullptr;
     machine->core_ = std::make_unique<Core>(given.profile, given.devices, *machine);
+    if (!given.card.empty()) {
+        machine->card = Card::attach(given, error);
+        if (machine->card == nullptr) return nullptr;
+        machine->space_->share(*machine->card);
+        machine->core_->share(*machine->card);
+    }
     for (std::size_t i = 0; i < kCalls; ++i) {
         machine->cost_index[i] = Profile::call_index(kCallNames[i].base);
     }

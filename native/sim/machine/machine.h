@@ -16,6 +16,7 @@
 
 #include "sim/api/calls.h"
 #include "sim/api/limits.h"
+#include "sim/card/card.h"
 #include "sim/checker/blocks.h"
 #include "sim/checker/call_sites.h"
 #include "sim/checker/checker.h"
@@ -134,6 +135,7 @@ class Machine final : public Effects {
 
     const Settings settings;
     const Profile& profile() const { return settings.profile; }
+    std::unique_ptr<Card> card;  // null: the card is this process's own
     Core& core() { return *core_; }
     Space& space() { return *space_; }
     const Space& space() const { return *space_; }

@@ -50,10 +50,15 @@ void write_reports(const Simulation& all) {
 void install(Simulation& all, std::shared_ptr<Machine>& machine) {
     write_reports(all);
     all.machine.swap(machine);
-    if (machine != nullptr) machine->core().stop();
+    if (machine != nullptr) {
+        machine->core().stop();
+        // At once: calls that wait may keep the former machine for a while.
+        if (machine->card != nullptr) machine->card->leave();
+    }
     ++all.generation;
     all.stacks = all.machine->settings.stacks;
     all.wall_start_ns = monotonic_ns();
+    if (all.machine->card != nullptr) all.machine->card->begin(all.wall_start_ns);
     if (all.machine->settings.wall_clock) start_background(all);
     all.changed.notify_all();
 }
@@ -64,6 +69,7 @@ void write_reports_at_exit() {
     const std::lock_guard guard(all.lock);
     all.exiting = true;
     write_reports(all);
+    if (all.machine != nullptr && all.machine->card != nullptr) all.machine->card->leave();
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <string>
 
+#include "sim/card/card.h"
+
 namespace vramkit::sim {
 namespace {
 
@@ -95,24 +97,43 @@ void Space::give_addresses(std::uint64_t address, std::uint64_t bytes) {
     free_addresses_.insert(address, bytes);
 }
 
+std::uint64_t Space::free_bytes(int device) const {
+    return card_ != nullptr ? card_->free_bytes() : capacity_ - used_[device];
+}
+
+bool Space::take_capacity(int device, std::uint64_t bytes) {
+    if (card_ != nullptr ? !card_->take_memory(bytes) : bytes > capacity_ - used_[device]) {
+        return false;
+    }
+    used_[device] += bytes;
+    return true;
+}
+
+void Space::give_capacity_back(int device, std::uint64_t bytes) {
+    used_[device] -= bytes;
+    if (card_ != nullptr) card_->give_memory_back(bytes);
+}
+
 std::shared_ptr<Physical> Space::create(int device, std::uint64_t bytes,
                                         const CUmemAllocationProp& properties) {
-    if (bytes > free_bytes(device)) return nullptr;
+    if (!take_capacity(device, bytes)) return nullptr;
     auto physical = std::make_shared<Physical>();
     physical->offset = next_offset_;
     physical->bytes = bytes;
     physical->device = device;
     physical->handles = 1;
     physical->properties = properties;
-    if (data_ && ftruncate(file_, static_cast<off_t>(next_offset_ + bytes)) != 0) return nullptr;
+    if (data_ && ftruncate(file_, static_cast<off_t>(next_offset_ + bytes)) != 0) {
+        give_capacity_back(device, bytes);
+        return nullptr;
+    }
     next_offset_ += bytes;
-    used_[device] += bytes;
     return physical;
 }
 
 bool Space::release_if_unused(const std::shared_ptr<Physical>& physical) {
     if (physical->handles > 0 || physical->mappings > 0) return false;
-    used_[physical->device] -= physical->bytes;
+    give_capacity_back(physical->device, physical->bytes);
     if (data_) {
         fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   static_cast<off_t>(physical->offset), static_cast<off_t>(physical->bytes));

@@ -22,6 +22,7 @@
 namespace vramkit::sim {
 
 struct Context;
+class Card;
 
 // One piece of physical memory: behind a cuMemAlloc block, a slab of small ones, or a VMM handle.
 struct Physical {
@@ -84,9 +85,12 @@ class Space {
                                        std::uint64_t granularity, std::string& error);
     ~Space();
 
+    // The memory is also that of other processes. Before the first allocation.
+    void share(Card& card) { card_ = &card; }
+
     std::uint64_t capacity() const { return capacity_; }
     std::uint64_t granularity() const { return granularity_; }
-    std::uint64_t free_bytes(int device) const { return capacity_ - used_[device]; }
+    std::uint64_t free_bytes(int device) const;
     bool is_device_address(std::uint64_t address) const { return address - base_ < address_bytes_; }
 
     // cuMemAlloc and cuMemFree. 0: out of memory. Both say how much memory was made or went away:
@@ -157,6 +161,9 @@ class Space {
     void give_addresses(std::uint64_t address, std::uint64_t bytes);
     bool place(std::uint64_t address, const std::shared_ptr<Physical>& physical, bool accessible);
     void displace(std::uint64_t address);
+    // Capacity for physical memory; false: there is not as much.
+    bool take_capacity(int device, std::uint64_t bytes);
+    void give_capacity_back(int device, std::uint64_t bytes);
 
     bool data_ = true;
     int file_ = -1;
@@ -166,7 +173,8 @@ class Space {
     std::uint64_t capacity_ = 0;
     std::uint64_t granularity_ = 0;
     std::vector<std::uint64_t> used_;  // bytes by device
-    std::uint64_t next_offset_ = 0;    // of physical memory
+    Card* card_ = nullptr;
+    std::uint64_t next_offset_ = 0;  // of physical memory
     std::uint64_t next_id_ = 1;
     RangeSet free_addresses_;
     std::map<std::uint64_t, std::uint64_t> reservations_;  // begin -> bytes

@@ -66,6 +66,11 @@ struct Compute {
     double weights_bytes_per_s = 0;    // few tokens: bound by reading the weights
 };
 
+// [sharing]: what it costs that several processes use the card. Optional; 0: nothing.
+struct Sharing {
+    double time_slice_loss = 0;  // share of the time lost while processes compute in turn
+};
+
 struct Profile {
     std::string name;         // letters, digits, . _ -; what reports call the profile
     std::string device_name;  // what cuDeviceGetName answers
@@ -88,6 +93,7 @@ struct Profile {
     Link link;
     Kernels kernels;
     Compute compute;
+    Sharing sharing;
 
     double default_call_ns = 0;        // [calls] default: every call without an entry of its own
     std::vector<CallCost> calls;       // [calls], by call index; one for each of known_calls()

@@ -25,6 +25,7 @@ inline constexpr double largest_exact =
 inline constexpr Bounds rate{0, 1e15, true};
 inline constexpr Bounds duration{0, 1e12};
 inline constexpr Bounds rate_if_known{0, 1e18};
+inline constexpr Bounds loss{0, 0.9};
 
 enum class TextRule { word, printable };
 
@@ -51,7 +52,9 @@ struct Problem {
 std::optional<Problem> find_problem(const Profile& profile);
 
 // Whether a profile that extends no other may leave a section's keys out.
-inline bool optional_section(std::string_view section) { return section == "compute"; }
+inline bool optional_section(std::string_view section) {
+    return section == "compute" || section == "sharing";
+}
 
 template <class Member>
 constexpr bool is_text = std::is_same_v<std::remove_cv_t<Member>, std::string>;
@@ -101,6 +104,7 @@ void for_each_field(SomeProfile& p, Visit&& visit) {
     visit("compute", "matmul_flops_per_s", c.matmul_flops_per_s, rate_if_known);
     visit("compute", "attention_flops_per_s", c.attention_flops_per_s, rate_if_known);
     visit("compute", "weights_bytes_per_s", c.weights_bytes_per_s, rate_if_known);
+    visit("sharing", "time_slice_loss", p.sharing.time_slice_loss, loss);
     visit("calls", "default", p.default_call_ns, duration);
 }
 

@@ -148,6 +148,10 @@ double Core::next() const {
     for (const Operation* operation : running_) {
         next = std::min({next, operation->finish, operation->boundary});
     }
+    for (const Slot& slot : slots_) {
+        if (slot.in_use)
+            next = std::min(next, slot.turn.start > now_ ? slot.turn.start : slot.turn.end);
+    }
     return next;
 }
 
@@ -162,6 +166,7 @@ bool Core::step(double until) {
         return true;
     }
     now_ = std::max(now_, next);
+    for (const Slot& slot : slots_) rates_stale_ |= slot.begins_or_ends(now_);
     while (!timers_.empty() && timers_.top().time <= now_) {
         const Timer timer = timers_.top();
         timers_.pop();
@@ -209,7 +214,8 @@ void Core::share_rates() {
             on_device += operation->lane == Lane::on_device;
             if (operation->lane == Lane::compute) kernels.push_back(operation);
         }
-        const bool duplex = down > 0 && up > 0;
+        const bool duplex = (down > 0 || used_by_others(Lane::host_to_device)) &&
+                            (up > 0 || used_by_others(Lane::device_to_host));
         for (Operation* operation : running_) {
             if (operation->device != device) continue;
             double rate = 0;
@@ -229,6 +235,41 @@ void Core::share_rates() {
             set_rate(operation, rate / kNanosecondsPerSecond / sharers);
         }
         share_multiprocessors(kernels);
+    }
+    if (turns_ == nullptr) return;
+    for (std::size_t lane = 1; lane < kLanes; ++lane) take_turn(static_cast<Lane>(lane));
+}
+
+bool Core::used_by_others(Lane lane) const {
+    return turns_ != nullptr && turns_->used_by_others(lane, now_);
+}
+
+// Once rates are as on a card without other processes: they hold in this process's turns only.
+void Core::take_turn(Lane lane) {
+    double needed = 0;
+    bool more = false;
+    for (const Operation* operation : running_) {
+        if (operation->lane != lane || operation->rate <= 0) continue;
+        needed = std::max(needed, operation->finish - now_);
+        more |= std::any_of(operation->followers.begin(), operation->followers.end(),
+                            [&](const Operation* follower) {
+                                return follower->lane == lane || follower->lane == Lane::none;
+                            });
+    }
+    Slot& slot = slots_[static_cast<std::size_t>(lane)];
+    if (needed <= 0) {
+        if (slot.in_use && turns_->give_back(lane, slot.turn, now_)) slot.turn.end = now_;
+        slot.in_use = false;
+        return;
+    }
+    if (slot.turn.end <= now_) slot.turn = turns_->take(lane, now_, needed, more);
+    slot.in_use = true;
+    const double rate = slot.turn.start > now_ ? 0 : slot.turn.rate;
+    if (rate == 1) return;
+    for (Operation* operation : running_) {
+        if (operation->lane != lane) continue;
+        operation->boundary = rate > 0 ? now_ + (operation->boundary - now_) / rate : kNever;
+        set_rate(operation, operation->rate * rate);
     }
 }
 

@@ -7,6 +7,7 @@
 // what is issued later starts no earlier than now(). Single-threaded; the caller holds a lock.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <queue>
@@ -14,6 +15,7 @@
 
 #include "sim/profile/profile.h"
 #include "sim/time/operation.h"
+#include "sim/time/turns.h"
 
 namespace vramkit::sim {
 
@@ -38,6 +40,9 @@ class Core {
     Core& operator=(const Core&) = delete;
 
     double now() const { return now_; }
+
+    // Other processes use the lanes too: work runs in turns. Before the first operation.
+    void share(Turns& turns) { turns_ = &turns; }
 
     // A new operation, to be filled in and then handed to issue().
     Operation* make();
@@ -87,6 +92,8 @@ class Core {
     void drain();
     void share_rates();
     void share_multiprocessors(std::vector<Operation*>& kernels);
+    void take_turn(Lane lane);
+    bool used_by_others(Lane lane) const;
     void set_rate(Operation* operation, double rate);
     void recycle(Operation* operation);
 
@@ -101,6 +108,16 @@ class Core {
     std::deque<Operation*> ready_;     // everything they wait for is done
     std::vector<int> kernels_running_;
     std::vector<Operation*> spare_;
+    // The newest turn on each lane, by its number. in_use: work of the lane runs or waits for it.
+    struct Slot {
+        Turn turn;
+        bool in_use = false;
+        bool begins_or_ends(double now) const {
+            return in_use && (turn.start == now || turn.end <= now);
+        }
+    };
+    Turns* turns_ = nullptr;
+    std::array<Slot, kLanes> slots_;
     bool rates_stale_ = false;
     bool stopped_ = false;
 };

@@ -37,6 +37,7 @@ enum class Kind : std::uint8_t {
 
 // What an operation occupies while it runs. Operations on one lane of a device share its rate.
 enum class Lane : std::uint8_t { none, host_to_device, device_to_host, on_device, compute };
+inline constexpr std::size_t kLanes = 5;
 
 struct Operation {
     std::uint64_t sequence = 0;  // order of issue, breaks ties

@@ -31,6 +31,7 @@ class SimulatorSettings(msgspec.Struct):
     capacity: int
     profile_memory: int
     devices: int
+    card: str
     link_generation: int
     link_width: int
     host_to_device_bytes_per_s: float
@@ -38,6 +39,22 @@ class SimulatorSettings(msgspec.Struct):
     matmul_flops_per_s: float
     attention_flops_per_s: float
     weights_bytes_per_s: float
+
+
+class CardProcess(msgspec.Struct):
+    """One of the processes that share a card, and the bytes of device memory it has."""
+
+    pid: int
+    nbytes: int = msgspec.field(name="bytes")
+
+
+class SharedCard(msgspec.Struct):
+    """A card that processes share: its file, its capacity in bytes, and those that use it now."""
+
+    name: str
+    path: str
+    capacity: int
+    processes: list[CardProcess]
 
 
 class _Refusal(msgspec.Struct):
@@ -64,6 +81,7 @@ class Simulator(Owner):
         patience: float | None = None,
         stacks: Literal["off", "python", "native"] = "off",
         reports: str | Path | None = None,
+        card: str | None = None,
     ) -> None:
         """Forget everything and start again.
 
@@ -71,7 +89,8 @@ class Simulator(Owner):
         objects stay valid. `scale` is simulated seconds per real second on the wall clock;
         `data=False` keeps sizes and times only; `capacity` is bytes, or text such as "4GiB";
         `patience` is the real seconds after which a wait that nothing can end is a deadlock;
-        `reports` is a file written at exit. Raises ValueError for a setting that cannot be used.
+        `reports` is a file written at exit; `card` is the name of a card that processes of this
+        user share, on the wall clock. Raises ValueError for a setting that cannot be used.
         """
         truth(checker, "checker")
         truth(data, "data")
@@ -91,6 +110,8 @@ class Simulator(Owner):
             settings["capacity"] = capacity
         if reports is not None:
             settings["reports"] = fspath(reports)
+        if card is not None:
+            settings["card"] = card
         self.apply(settings)
 
     def apply(self, settings: dict[str, object]) -> None:
@@ -181,6 +202,12 @@ class Simulator(Owner):
     def host_alias(self, address: int) -> int:
         """The readable host address behind a device address; 0 if there is none."""
         return self._controls.host_alias(address)
+
+    # The card that processes share
+
+    def card(self) -> SharedCard | None:
+        """The shared card and the processes that use it; None if this process has its own."""
+        return msgspec.json.decode(self._controls.card(), type=SharedCard | None)
 
     # Faults
 
