@@ -1,0 +1,1 @@
+"""One card shared by several unmodified programs."""
