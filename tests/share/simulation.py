@@ -280,8 +280,8 @@ class World:
         budgets: dict[int, int],
         settings: PolicySettings | None = None,
         *,
-        chunk: int = 1 << 26,
-        chunk_seconds: float = 0.001,
+        chunk: int = 1 << 28,
+        chunk_seconds: float = 0.004,
         latency: float = 0.0,
     ) -> None:
         self.now = 0.0

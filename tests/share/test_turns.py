@@ -97,9 +97,9 @@ def test_shares_of_time_converge_to_weights(weights: tuple[int, int]) -> None:
         world.add(Worker(world, number, {0: 12 * GIB}), weight=weight)
         for number, weight in enumerate(weights, 1)
     ]
-    world.run(until=2000)
+    world.run(until=500)
     for worker, weight in zip(workers, weights, strict=True):
-        assert worker.ran / 2000 == pytest.approx(weight / sum(weights), abs=0.06)
+        assert worker.ran / 500 == pytest.approx(weight / sum(weights), abs=0.06)
 
 
 def test_a_higher_priority_has_the_card_when_it_wants_it() -> None:
@@ -125,9 +125,9 @@ def test_small_programs_do_not_keep_a_large_one_waiting() -> None:
     world = World({0: 16 * GIB})
     large = world.add(Worker(world, 1, {0: 16 * GIB}))
     small = [world.add(Worker(world, n, {0: 4 * GIB}, spell=n, pause=1)) for n in range(2, 10)]
-    world.run(until=3000)
-    assert large.ran > 200
-    assert min(each.ran for each in small) > 200
+    world.run(until=800)
+    assert large.ran > 50
+    assert min(each.ran for each in small) > 50
 
 
 def test_a_job_on_two_cards_has_its_turn_on_both() -> None:
@@ -156,12 +156,12 @@ def test_room_is_filled_ahead_for_the_next() -> None:
 
 def test_an_adaptive_quantum_keeps_switches_under_their_share() -> None:
     world = World(
-        {0: 16 * GIB}, PolicySettings(quantum=None, switch_share=0.05), chunk_seconds=0.01
+        {0: 16 * GIB}, PolicySettings(quantum=None, switch_share=0.05), chunk_seconds=0.04
     )
     workers = [world.add(Worker(world, n, {0: 12 * GIB})) for n in (1, 2)]
     world.run(until=1000)
     measured = world.scheduler.quantum.switch_seconds
-    assert measured == pytest.approx(1.28, rel=0.1)  # 8 GiB in chunks of 64 MiB, 10 ms each
+    assert measured == pytest.approx(1.28, rel=0.1)  # 8 GiB in chunks of 256 MiB, 40 ms each
     assert sum(each.ran for each in workers) > 940
     assert world.stops() > 30
 
@@ -278,7 +278,7 @@ def worlds(draw: st.DrawFn) -> World:
         {card: budget * GIB for card in range(cards)},
         PolicySettings(quantum=quantum, patience=5),
         chunk=1 << 28,
-        chunk_seconds=draw(st.sampled_from([0.0, 0.004, 0.1])),
+        chunk_seconds=draw(st.sampled_from([0.0, 0.004, 0.02])),
     )
     for number in range(1, draw(st.integers(1, rounds(8, 64))) + 1):
         used = draw(st.sets(st.integers(0, cards - 1), min_size=1))
@@ -286,7 +286,7 @@ def worlds(draw: st.DrawFn) -> World:
             world,
             number,
             {card: draw(st.integers(0, budget * 4)) * GIB // 4 for card in sorted(used)},
-            work=draw(st.floats(0.1, 40)),
+            work=draw(st.floats(0.1, 20)),
             spell=draw(st.sampled_from([0.3, 2.0, float("inf")])),
             pause=draw(st.sampled_from([0.0, 0.5, 20.0])),
         )
@@ -297,7 +297,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 @given(worlds())
-@settings(max_examples=rounds(60, 3000))
+@settings(max_examples=rounds(25, 3000))
 def test_everybody_finishes_whatever_the_mixture(world: World) -> None:
     world.run()
     left = {worker.number: worker.work for worker in world.workers.values()}
@@ -306,7 +306,7 @@ def test_everybody_finishes_whatever_the_mixture(world: World) -> None:
 
 
 @given(worlds(), st.data())
-@settings(max_examples=rounds(60, 3000))
+@settings(max_examples=rounds(25, 3000))
 def test_deaths_and_allocations_at_any_moment_stop_nobody_else(
     world: World, data: st.DataObject
 ) -> None:
@@ -349,7 +349,7 @@ def test_any_weights_have_their_shares(weights: list[int], quantum: float) -> No
         world.add(Worker(world, number, {0: 12 * GIB}), weight=weight)
         for number, weight in enumerate(weights, 1)
     ]
-    whole = 400 * quantum
+    whole = 150 * quantum
     world.run(until=whole)
     for worker, weight in zip(workers, weights, strict=True):
         assert worker.ran / whole == pytest.approx(weight / sum(weights), abs=0.08)
