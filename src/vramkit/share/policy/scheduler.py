@@ -75,6 +75,19 @@ class Scheduler:
         del self.programs[client]
         self._say_ended(self.ledger.close(client))
 
+    def lose(self, client: int, now: float) -> None:
+        """The program goes on and cannot be reached: what it holds stays, as does its gate."""
+        self._pass_time(now)
+        program = self.programs[client]
+        self._stop_waiting(program)
+        program.chosen = None
+        for account in self.ledger.accounts(client):
+            account.stalled = True
+        if program.phase is not Phase.STOPPED:
+            program.phase = Phase.RUNNING
+            program.unyielding = True
+            program.turn_end = math.inf
+
     def want(self, client: int, turn: int, now: float) -> None:
         program = self._at(client, turn, now)
         if program.phase is Phase.STARTING or (program.on and turn < program.turn):
