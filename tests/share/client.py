@@ -87,7 +87,7 @@ class FakeClient:
             )
         )  # fmt: skip
         self.say(protocol.Device(CARD, self.total, self.resident + self.unused))
-        until(lambda: self.card >= 0 and self.counters is not None or self.refused, [self])
+        until(lambda: (self.card >= 0 and self.counters is not None) or self.refused, [self])
         if self.refused:
             return
         self.usage()
