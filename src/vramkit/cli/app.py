@@ -50,6 +50,25 @@ COMMANDS = {
 
         Exit status: 0 planned, 1 a package or a file is missing, 2 wrong usage, or a budget that is
         too small.""",
+    "run": """Run a program that shares the card with others, unmodified.
+
+        Starts the per-user daemon where none runs. Put -- before the program:
+        vramkit run --memory 12GiB -- python train.py
+
+        Exit status: 1 no daemon, 2 wrong usage, 127 no such program, else the program's own: its
+        exit status, or 128 + the signal that ended it.""",
+    "status": """Show the programs that share cards, and where their memory is.
+
+        Exit status: 1 no daemon.""",
+    "top": """Show the programs that share cards, live; in a pipe, one table after the other.
+
+        Exit status: 1 no daemon, 2 wrong usage.""",
+    "config": """Show or change how cards are shared: quantum, budget, limit, ...
+
+        A running daemon applies a change at once. Exit status: 2 wrong usage.""",
+    "daemon": """Start, stop or look at the daemon that divides the cards.
+
+        Exit status: 1 no daemon, or it did not start, 2 wrong usage.""",
     "demo": """A short guided run, with a report to keep.
 
         Uses the NVIDIA card of this machine, else the simulated GPU, and says which.

@@ -1,0 +1,113 @@
+"""What the commands about sharing have in common: reaching the daemon, and showing its status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from vramkit.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from vramkit.share.connect import Controls
+    from vramkit.share.status import CardStatus, ProgramStatus, Status
+
+PROBLEM = 1
+
+
+@contextmanager
+def controls() -> Iterator[Controls]:
+    """A control connection; where no daemon runs, or it refuses, one clear line."""
+    from vramkit.share.connect import Controls, DaemonError, NoDaemonError
+    from vramkit.share.paths import chosen_socket
+
+    try:
+        with Controls(chosen_socket()) as connection:
+            yield connection
+    except NoDaemonError as error:
+        raise CommandError(
+            f"{error}; `vramkit run` starts one, and so does `vramkit daemon start`", PROBLEM
+        ) from error
+    except DaemonError as error:
+        raise CommandError(str(error), PROBLEM) from error
+
+
+def print_status(console: Console, status: Status) -> None:
+    for part in status_parts(status):
+        console.print(part)
+
+
+def status_parts(status: Status) -> list[RenderableType]:
+    """A line for each card, a table of the programs, and what they had to say."""
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(_card_line(card)) for card in status.cards]
+    if not status.programs:
+        parts.append(Text("no program is connected"))
+        return parts
+    parts.append(_table(status))
+    for program in status.programs:
+        if program.messages:
+            parts.append(Text(f"{program.pid} {program.name}: {program.messages[-1]}"))
+    return parts
+
+
+def _card_line(card: CardStatus) -> str:
+    from vramkit.report.units import bytes_text
+
+    line = (
+        f"card {card.card} ({card.uuid}): {bytes_text(card.total)}, "
+        f"{bytes_text(card.budget)} for programs, {bytes_text(card.held)} held, "
+        f"{bytes_text(card.free)} free"
+    )
+    return line if not card.others else f"{line}; others use {bytes_text(card.others)}"
+
+
+def _table(status: Status) -> RenderableType:
+    from rich.table import Table
+
+    from vramkit.report.units import bytes_text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, right in (
+        ("PID", True),
+        ("PROGRAM", False),
+        ("STATE", False),
+        ("CARD", True),
+        ("RESIDENT", True),
+        ("SWAPPED", True),
+        ("UNBACKED", True),
+        ("FIXED", True),
+        ("TURNS", True),
+        ("OUT", True),
+        ("IN", True),
+        ("WAITED", True),
+    ):
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for program in status.programs:
+        for number, row in enumerate(program.cards or [None]):
+            sizes = ["", "", "", "", ""] if row is None else [
+                str(row.card),
+                *map(bytes_text, (row.resident, row.swapped, row.unbacked, row.unswappable)),
+            ]  # fmt: skip
+            moved = (
+                ["", ""] if row is None else [bytes_text(row.out_bytes), bytes_text(row.in_bytes)]
+            )
+            first = number == 0
+            table.add_row(
+                str(program.pid) if first else "",
+                program.name if first else "",
+                _state(program) if first else "",
+                *sizes,
+                str(program.turns) if first else "",
+                *moved,
+                f"{program.waited_seconds:.1f} s" if first else "",
+            )
+    return table
+
+
+def _state(program: ProgramStatus) -> str:
+    state = "blocked" if program.blocked and program.state == "waiting" else program.state
+    return f"{state} ({program.passed_over} passed over)" if program.passed_over else state

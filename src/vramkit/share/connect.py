@@ -1,0 +1,109 @@
+"""How commands reach the daemon: they start it where none runs, ask it, and read its answers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from vramkit.share import paths, protocol
+from vramkit.share.status import Status
+
+SECONDS = 10.0
+LARGEST_ANSWER = 64 << 20
+
+
+class NoDaemonError(OSError):
+    """Nobody answers at the socket."""
+
+
+class DaemonError(RuntimeError):
+    """The daemon refused a request, or could not be started; the text is its own."""
+
+
+def connect(path: Path) -> socket.socket:
+    """A connection whose other end is checked: the same user, or root. Raises NoDaemonError."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    sock.settimeout(SECONDS)
+    try:
+        sock.connect(str(path))
+    except OSError as error:
+        sock.close()
+        raise NoDaemonError(f"no daemon answers at {path} ({error.strerror})") from error
+    from vramkit.share.daemon.connection import peer_of
+
+    uid = peer_of(sock).uid
+    if uid not in (0, os.getuid()):
+        sock.close()
+        raise NoDaemonError(f"the daemon at {path} belongs to user {uid}, and is not trusted")
+    return sock
+
+
+def ensure_daemon(path: Path) -> None:
+    """Starts the user's daemon where none answers. Raises DaemonError."""
+    try:
+        connect(path).close()
+        return
+    except NoDaemonError:
+        if path == paths.system_socket():
+            raise
+    # It must not be a program under itself.
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("LD_", "CUDA_"))
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "vramkit.share.daemon.process", str(path)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise DaemonError(" ".join(done.stderr.split()[-60:]) or "the daemon did not start")
+
+
+class Controls:
+    """A control connection. Use it as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = connect(path)
+        self._socket.sendall(protocol.encode(protocol.Control()))
+        self._file = self._socket.makefile("rb")
+
+    def __enter__(self) -> Controls:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+    def ask(self, command: str, **words: str) -> Any:
+        """The answer's value. Raises DaemonError or NoDaemonError."""
+        request = msgspec.json.encode({"command": command, **words})
+        if len(request) > protocol.LARGEST_LINE:
+            raise DaemonError(f"a request of {len(request)} bytes is too long")
+        try:
+            self._socket.sendall(request + b"\n")
+            line = self._file.readline(LARGEST_ANSWER)
+        except OSError as error:
+            raise NoDaemonError(f"the daemon does not answer ({error})") from error
+        if not line.endswith(b"\n"):
+            raise NoDaemonError("the daemon has ended")
+        answer = msgspec.json.decode(line)
+        if "error" in answer:
+            raise DaemonError(answer["error"])
+        return next(iter(answer.values()))
+
+    def status(self) -> Status:
+        return msgspec.convert(self.ask("status"), Status)

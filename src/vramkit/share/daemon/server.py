@@ -1,0 +1,515 @@
+"""The sockets: who may connect, whose bytes go where, and when the daemon ends."""
+
+from __future__ import annotations
+
+import asyncio
+import grp
+import json
+import logging
+import math
+import os
+import pwd
+import socket
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from vramkit.share import paths, protocol
+from vramkit.share.daemon.connection import Connection, Peer, peer_of
+from vramkit.share.daemon.metrics import metrics_text
+from vramkit.share.daemon.nvml import Nvml
+from vramkit.share.daemon.sharing import Client, RefusedError, Sharing
+from vramkit.share.protocol import Decoder, Message, ProtocolError
+from vramkit.share.settings import (
+    ALL_CARDS,
+    SettingError,
+    ShareSettings,
+    changed,
+    read_settings,
+    write_settings,
+)
+from vramkit.share.status import DaemonStatus, Status
+
+logger = logging.getLogger(__name__)
+
+MOST_CONNECTIONS = 512
+# A connection that has not said what it is after so long is ended.
+GREETING_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+MEASURE_SECONDS = 5.0
+# Programs connect again every half second: those of before a restart are waited for this long.
+RETURN_SECONDS = 3.0
+
+
+class Talk:
+    """A connection, and what it turned out to be."""
+
+    def __init__(self) -> None:
+        self.decoder = Decoder("client")
+        self.client: Client | None = None
+        self.is_control = False
+        self.line = bytearray()
+        self.since = time.monotonic()
+
+
+class Server:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        system: bool = False,
+        settings_file: Path | None = None,
+        peer: Callable[[socket.socket], Peer] = peer_of,
+    ) -> None:
+        """`peer`: how the other end of a connection is known. Raises SettingError."""
+        self.path, self.system = path, system
+        self._settings_file = settings_file or paths.settings_file(system)
+        self._peer = peer
+        self._nvml = Nvml()
+        self.sharing = Sharing(
+            read_settings(self._settings_file), time.monotonic, self._used_by_others
+        )
+        self.sharing.refuse = self._refuse_client
+        self._talks: dict[Connection, Talk] = {}
+        self._pidfds: dict[int, int] = {}
+        self._listening: socket.socket | None = None
+        self._inode = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._settling = False
+        self._ended = asyncio.Event()
+        self._started = self._last_there = time.monotonic()
+        self._refused = 0
+        self._awaited: set[tuple[int, int]] = set()
+        self._metrics_server: asyncio.Server | None = None
+        self._metrics_port = 0
+        self._background: set[asyncio.Task[None]] = set()
+
+    # Life
+
+    async def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Serves until `stop`, or until nobody has been there for a while."""
+        self._await_former_clients()
+        self._listen()
+        await self._serve_metrics()
+        looking = asyncio.create_task(self._look_around())
+        logger.info("listening at %s", self.path)
+        ready()
+        try:
+            await self._ended.wait()
+        finally:
+            looking.cancel()
+            self._close()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def _close(self) -> None:
+        self._remember_clients()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._metrics_server is not None:
+            self._metrics_server.close()
+        for connection in list(self._talks):
+            connection.close()
+        for client in list(self.sharing.clients.values()):
+            self._forget_process(client)
+            client.page.close()
+        if self._listening is not None:
+            self._stop_listening(self._listening)
+        with suppress(OSError):
+            if self.path.stat().st_ino == self._inode:
+                self.path.unlink()
+        logger.info("ended")
+
+    # The socket
+
+    def _listen(self) -> None:
+        paths.make_folder(self.path.parent, self.system)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            # The lock is ours, so a socket that is there belongs to a daemon that has died.
+            with suppress(FileNotFoundError):
+                if not stat.S_ISSOCK(self.path.lstat().st_mode):
+                    raise paths.PlaceError(f"{self.path} is there and is no socket; remove it")
+                self.path.unlink()
+            before = os.umask(0o111 if self.system else 0o177)
+            try:
+                listening.bind(str(self.path))
+            finally:
+                os.umask(before)
+            listening.listen(128)
+            listening.setblocking(False)
+        except OSError:
+            listening.close()
+            raise
+        self._inode = self.path.stat().st_ino
+        asyncio.get_running_loop().add_reader(listening.fileno(), self._accept, listening)
+        self._listening = listening
+
+    def _stop_listening(self, listening: socket.socket) -> None:
+        asyncio.get_running_loop().remove_reader(listening.fileno())
+        listening.close()
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            sock, _ = listening.accept()
+        except OSError as error:
+            logger.warning("a connection could not be taken: %s", error)
+            return
+        try:
+            peer = self._peer(sock)
+        except OSError as error:
+            logger.warning("a connection without credentials: %s", error)
+            sock.close()
+            return
+        if not self._may_connect(peer) or len(self._talks) >= MOST_CONNECTIONS:
+            self._refused += 1
+            logger.warning("refused process %d of user %d", peer.pid, peer.uid)
+            text = "there are too many connections"
+            if not self._may_connect(peer):
+                text = f"this daemon serves user {os.getuid()} only"
+            with suppress(OSError):
+                sock.setblocking(False)
+                sock.send(protocol.encode(protocol.Refuse(text)))
+            sock.close()
+            return
+        self._talks[Connection(sock, peer, self._received, self._connection_ended)] = Talk()
+        self._last_there = time.monotonic()
+
+    def _may_connect(self, peer: Peer) -> bool:
+        return self.system or peer.uid == os.getuid() or peer.uid == 0
+
+    def _may_configure(self, peer: Peer) -> bool:
+        if peer.uid in (0, os.getuid()):
+            return True
+        group = self.sharing.settings.admin_group
+        if not self.system or not group:
+            return False
+        try:
+            found = grp.getgrnam(group)
+            user = pwd.getpwuid(peer.uid).pw_name
+        except KeyError:
+            return False
+        return peer.gid == found.gr_gid or user in found.gr_mem
+
+    # What comes in
+
+    def _received(self, connection: Connection, data: bytes) -> None:
+        talk = self._talks[connection]
+        try:
+            if not talk.is_control:
+                talk.decoder.feed(data)
+                for message in talk.decoder.messages():
+                    self._message(connection, talk, message)
+                    if connection.closed:
+                        return
+                    if talk.is_control:
+                        data = talk.decoder.rest()
+                        break
+            if talk.is_control:
+                self._control(connection, talk, data)
+        except (ProtocolError, RefusedError) as error:
+            self._refuse(connection, str(error))
+
+    def _message(self, connection: Connection, talk: Talk, message: Message) -> None:
+        if talk.client is not None:
+            logger.debug("from %d: %s", talk.client.number, message)
+            self.sharing.receive(talk.client, message)
+            if isinstance(message, protocol.Bye):
+                self._forget_process(talk.client)
+                talk.client = None
+                connection.close_after_sending()
+        elif isinstance(message, protocol.Control):
+            talk.is_control = True
+        elif isinstance(message, protocol.Hello):
+            self._hello(connection, talk, message)
+        else:
+            raise RefusedError(f"{type(message).__name__.lower()} comes before hello")
+        self._settle_soon()
+
+    def _hello(self, connection: Connection, talk: Talk, hello: protocol.Hello) -> None:
+        peer = connection.peer
+
+        def send(message: Message, descriptors: tuple[int, ...]) -> None:
+            connection.send(protocol.encode(message), descriptors)
+
+        before = self.sharing.find(peer.pid, hello.start_ticks)
+        talk.client = self.sharing.welcome(peer.pid, peer.uid, hello, send)
+        if before is not None:
+            self._forget_process(before)
+        self._awaited.discard((peer.pid, hello.start_ticks))
+        self._watch_process(talk.client)
+        self._remember_clients()
+
+    def _refuse(self, connection: Connection, text: str) -> None:
+        self._refused += 1
+        logger.warning("refused process %d: %s", connection.peer.pid, text)
+        message = protocol.Refuse(protocol.cut(text, 248))
+        connection.send(protocol.encode(message))
+        connection.close_after_sending()
+
+    def _refuse_client(self, number: int, text: str) -> None:
+        for connection, talk in list(self._talks.items()):
+            if talk.client is not None and talk.client.number == number:
+                self._refuse(connection, text)
+
+    def _connection_ended(self, connection: Connection) -> None:
+        talk = self._talks.pop(connection)
+        self._last_there = time.monotonic()
+        client = talk.client
+        if client is None or client.number not in self.sharing.clients:
+            return
+        if client.number in self._pidfds:
+            self.sharing.lose(client)
+        else:
+            self._client_ended(client)
+        self._settle_soon()
+
+    # Processes
+
+    def _watch_process(self, client: Client) -> None:
+        try:
+            number = os.pidfd_open(client.pid)
+        except OSError as error:
+            # Of another container, or gone already: the connection's end is its end.
+            logger.info("client %d: no pidfd (%s)", client.number, error)
+            return
+        self._pidfds[client.number] = number
+        loop = asyncio.get_running_loop()
+        loop.add_reader(number, self._process_ended, client)
+
+    def _process_ended(self, client: Client) -> None:
+        self._client_ended(client)
+        for connection, talk in list(self._talks.items()):
+            if talk.client is client:
+                connection.close()
+        self._settle_soon()
+
+    def _client_ended(self, client: Client) -> None:
+        self._forget_process(client)
+        self.sharing.remove(client)
+        self._remember_clients()
+
+    def _forget_process(self, client: Client) -> None:
+        number = self._pidfds.pop(client.number, None)
+        if number is not None:
+            asyncio.get_running_loop().remove_reader(number)
+            os.close(number)
+
+    def _remember_clients(self) -> None:
+        """For the next daemon, which waits for those who hold memory."""
+        found = [[client.pid, client.hello.start_ticks] for client in self.sharing.clients.values()]
+        path = paths.clients_file(self.path)
+        with suppress(OSError):
+            path.write_text(json.dumps(found), encoding="utf-8")
+
+    def _await_former_clients(self) -> None:
+        try:
+            text = paths.clients_file(self.path).read_text(encoding="utf-8")
+            rows = msgspec.json.decode(text, type=list[tuple[int, int]])
+        except (OSError, msgspec.DecodeError):
+            return
+        self._awaited = {row for row in rows if start_ticks(row[0]) == row[1]}
+        if self._awaited:
+            logger.info("waiting for %d programs of before", len(self._awaited))
+            self.sharing.scheduler.held_back = True
+
+    # Time
+
+    def _settle_soon(self) -> None:
+        if not self._settling:
+            self._settling = True
+            asyncio.get_running_loop().call_soon(self._settle)
+
+    def _settle(self) -> None:
+        self._settling = False
+        self._look_for_awaited()
+        wake = self.sharing.settle()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wake < math.inf:
+            delay = max(0.0, wake - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay, self._settle)
+
+    def _look_for_awaited(self) -> None:
+        scheduler = self.sharing.scheduler
+        if scheduler.held_back:
+            over = time.monotonic() > self._started + RETURN_SECONDS
+            self._awaited = {row for row in self._awaited if start_ticks(row[0]) == row[1]}
+            if over or not self._awaited:
+                # Their usage follows their hello at once, and their gates' state too.
+                scheduler.held_back = False
+                self._settle_soon()
+
+    async def _look_around(self) -> None:
+        measured = time.monotonic()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = time.monotonic()
+            self._look_at_socket()
+            for connection, talk in list(self._talks.items()):
+                silent = talk.client is None and not talk.is_control
+                if silent and now > talk.since + GREETING_SECONDS:
+                    connection.close()
+            if self._nvml.there and now > measured + MEASURE_SECONDS:
+                measured = now
+                self.sharing.measure_others()
+            if self.sharing.scheduler.held_back or self.sharing.clients:
+                self._settle_soon()
+            there = self._talks or self.sharing.clients
+            if there:
+                self._last_there = now
+            elif not self.system and now > self._last_there + self.sharing.settings.idle_exit:
+                logger.info("nobody was here for a while")
+                self.stop()
+
+    def _look_at_socket(self) -> None:
+        with suppress(OSError):
+            if self.path.stat().st_ino == self._inode:
+                return
+        logger.warning("%s was removed, and is made again", self.path)
+        if self._listening is not None:
+            self._stop_listening(self._listening)
+            self._listening = None
+        try:
+            self._listen()
+        except OSError as error:
+            logger.error("%s cannot be made: %s", self.path, error)
+
+    def _used_by_others(self, uuid: bytes) -> int | None:
+        return self._nvml.used_by_others(uuid, {each.pid for each in self.sharing.clients.values()})
+
+    # Control
+
+    def _control(self, connection: Connection, talk: Talk, data: bytes) -> None:
+        talk.line += data
+        while not connection.closed:
+            line, end, rest = talk.line.partition(b"\n")
+            if len(line) > protocol.LARGEST_LINE:
+                raise RefusedError(f"a request is longer than {protocol.LARGEST_LINE} bytes")
+            if not end:
+                return
+            talk.line = rest
+            answer = self._answer(connection.peer, bytes(line))
+            connection.send(msgspec.json.encode(answer) + b"\n")
+
+    def _answer(self, peer: Peer, line: bytes) -> dict[str, object]:
+        try:
+            request = msgspec.json.decode(line, type=dict[str, str])
+        except msgspec.DecodeError as error:
+            return {"error": f"the request is no JSON object of texts: {error}"}
+        command = request.get("command", "")
+        if command == "status":
+            return {"status": self.status(peer)}
+        if command == "metrics":
+            return {"text": metrics_text(self.status(peer))}
+        if command == "settings":
+            return {"settings": self.sharing.settings}
+        if command not in ("configure", "stop"):
+            return {"error": f"there is no command {command!r}"}
+        if not self._may_configure(peer):
+            return {"error": "only root and the members of the group admin_group may do that"}
+        if command == "stop":
+            asyncio.get_running_loop().call_later(0.05, self.stop)
+            return {"pid": os.getpid()}
+        return self._configure(request)
+
+    def _configure(self, request: dict[str, str]) -> dict[str, object]:
+        try:
+            settings = changed(
+                self.sharing.settings,
+                request.get("name", ""),
+                request.get("value", ""),
+                request.get("card", ALL_CARDS),
+            )
+            write_settings(self._settings_file, settings)
+        except (SettingError, OSError) as error:
+            return {"error": str(error)}
+        self._apply(settings)
+        return {"settings": settings}
+
+    def _apply(self, settings: ShareSettings) -> None:
+        logger.info("settings: %s", settings)
+        self.sharing.apply(settings)
+        self._settle_soon()
+        task = asyncio.create_task(self._serve_metrics())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def status(self, peer: Peer) -> Status:
+        """A user sees only his own programs; who may configure sees all."""
+        everybody = self._may_configure(peer)
+        scheduler = self.sharing.scheduler
+        return Status(
+            daemon=DaemonStatus(
+                pid=os.getpid(),
+                socket=str(self.path),
+                version=version(),
+                system=self.system,
+                uptime_seconds=time.monotonic() - self._started,
+                quantum_seconds=scheduler.quantum.seconds(scheduler.settings),
+                switch_seconds=scheduler.quantum.switch_seconds,
+                refused=self._refused,
+            ),
+            cards=self.sharing.card_statuses(),
+            programs=self.sharing.program_statuses(None if everybody else peer.uid),
+        )
+
+    # Metrics over HTTP
+
+    async def _serve_metrics(self) -> None:
+        port = self.sharing.settings.metrics_port
+        if port == self._metrics_port:
+            return
+        if self._metrics_server is not None:
+            self._metrics_server.close()
+            self._metrics_server = None
+        self._metrics_port = port
+        if port:
+            try:
+                self._metrics_server = await asyncio.start_server(
+                    self._answer_http, "127.0.0.1", port, limit=8192
+                )
+            except OSError as error:
+                logger.error("no metrics at port %d: %s", port, error)
+
+    async def _answer_http(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            found = request.startswith(b"GET /metrics ")
+            body = metrics_text(self.status(Peer(0, os.getuid(), 0))) if found else "not found\n"
+            head = (
+                f"HTTP/1.0 {'200 OK' if found else '404 Not Found'}\r\n"
+                "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+                f"Content-Length: {len(body.encode())}\r\n\r\n"
+            )
+            writer.write((head + body).encode())
+            await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            logger.debug("a request for metrics was not finished")
+        finally:
+            writer.close()
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since the machine did; None: there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The name, in parentheses, may have anything in it.
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def version() -> str:
+    from importlib.metadata import version as of_package
+
+    return of_package("vramkit")

@@ -1,0 +1,348 @@
+"""Clients, ledger and scheduler put together: messages in, messages out. No sockets.
+
+A client is a process with a connection. If the connection ends without `bye` and the process goes
+on, it still uses its memory: it is kept as lost until it connects again or its process ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from vramkit.share import protocol
+from vramkit.share.daemon.credit_page import CreditPage
+from vramkit.share.ledger import Account, CreditError, Ledger, Usage
+from vramkit.share.policy import OutOfOrderError, Phase, Program, Scheduler
+from vramkit.share.protocol import MODES, Message
+from vramkit.share.settings import ALL_CARDS, ShareSettings
+from vramkit.share.status import CardStatus, ProgramOnCard, ProgramStatus
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_RESERVE = 2 << 30
+# On small cards the reserve is a part of the total.
+LARGEST_RESERVE_SHARE = 8
+MESSAGES_KEPT = 8
+
+Send = Callable[[Message, tuple[int, ...]], None]
+
+
+class RefusedError(ValueError):
+    """The client did what it may not do; its connection ends with this text."""
+
+
+@dataclass(eq=False)
+class Client:
+    number: int
+    pid: int
+    uid: int
+    hello: protocol.Hello
+    page: CreditPage
+    send: Send | None
+    """None: lost."""
+    facts: dict[int, protocol.Usage] = field(default_factory=dict)
+    """By card."""
+    told_limits: dict[int, tuple[int, int]] = field(default_factory=dict)
+    messages: deque[str] = field(default_factory=lambda: deque(maxlen=MESSAGES_KEPT))
+    distrusted: bool = False
+    """Its counters made no sense, and are no longer read."""
+    last_given: dict[int, int] = field(default_factory=dict)
+
+
+class Sharing:
+    def __init__(
+        self,
+        settings: ShareSettings,
+        clock: Callable[[], float],
+        used_by_others: Callable[[bytes], int | None] = lambda uuid: None,
+    ) -> None:
+        self.ledger = Ledger()
+        self.clients: dict[int, Client] = {}
+        self.settings = settings
+        self.scheduler = Scheduler(settings.for_policy(), self.ledger, self._note)
+        self._clock = clock
+        self._used_by_others = used_by_others
+        self.others: dict[int, int | None] = {}
+        self._next_client = 1
+        self.refuse: Callable[[int, str], None] = lambda client, text: None
+        """Told of a client whose connection must end."""
+
+    # Clients come and go
+
+    def welcome(self, pid: int, uid: int, hello: protocol.Hello, send: Send) -> Client:
+        """A client; the one that its process was before, if any, is over. Raises RefusedError."""
+        if hello.protocol != protocol.VERSION:
+            raise RefusedError(
+                f"this daemon speaks version {protocol.VERSION} of the protocol, and the program "
+                f"version {hello.protocol}; install the same vramkit for both"
+            )
+        before = self.find(pid, hello.start_ticks)
+        if before is not None:
+            if before.send is not None:
+                raise RefusedError(f"process {pid} is connected already")
+            self.remove(before)
+        try:
+            page = CreditPage.make()
+        except OSError as error:
+            raise RefusedError(f"no credit page can be made: {error}") from error
+        client = Client(self._next_client, pid, uid, hello, page, send)
+        self._next_client += 1
+        self.clients[client.number] = client
+        program = Program(client.number, hello.weight_milli / 1000, hello.priority)
+        self.scheduler.add(program, self._clock())
+        send(protocol.Welcome(protocol.VERSION, client.number), (page.writable,))
+        page.sent()
+        logger.info("client %d: process %d (%s) of user %d", client.number, pid, hello.name, uid)
+        return client
+
+    def find(self, pid: int, start_ticks: int) -> Client | None:
+        for client in self.clients.values():
+            if (client.pid, client.hello.start_ticks) == (pid, start_ticks):
+                return client
+        return None
+
+    def lose(self, client: Client) -> None:
+        """The connection has ended, and the process has not."""
+        if client.send is None:
+            return
+        client.send = None
+        self.scheduler.lose(client.number, self._clock())
+        logger.warning("client %d: connection lost", client.number)
+
+    def remove(self, client: Client) -> None:
+        """The process has ended, or freed everything."""
+        if client.number not in self.clients:
+            return
+        self._read_counters()
+        del self.clients[client.number]
+        self.scheduler.remove(client.number, self._clock())
+        client.page.close()
+        logger.info("client %d: gone", client.number)
+
+    # Messages
+
+    def receive(self, client: Client, message: Message) -> None:
+        """Raises RefusedError for a message that is not allowed now."""
+        number, now = client.number, self._clock()
+        try:
+            self._read_counters()
+            match message:
+                case protocol.Device():
+                    self._device(client, message)
+                case protocol.Usage():
+                    self._usage(client, message)
+                case protocol.Want():
+                    self.scheduler.want(number, message.turn, now)
+                case protocol.Idle():
+                    self.scheduler.idle(number, message.turn, now)
+                case protocol.Need():
+                    self.scheduler.need(number, message.card, message.bytes, now)
+                case protocol.Stopped():
+                    self.scheduler.stopped(number, message.turn, now)
+                case protocol.Moved():
+                    self.scheduler.moved(number, message.card, message.turn, message.bytes, now)
+                case protocol.Running():
+                    self.scheduler.running(number, message.turn, now)
+                case protocol.Failed():
+                    self._note(number, message.text)
+                case protocol.Bye():
+                    self.remove(client)
+                case _:
+                    raise RefusedError(f"{type(message).__name__.lower()} is not allowed here")
+        except (OutOfOrderError, CreditError) as error:
+            raise RefusedError(str(error)) from error
+
+    def _device(self, client: Client, message: protocol.Device) -> None:
+        card = next((c for c in self.ledger.cards.values() if c.uuid == message.uuid), None)
+        if card is None:
+            if len(self.ledger.cards) == protocol.CARDS:
+                raise RefusedError(f"there are more than {protocol.CARDS} cards")
+            number = len(self.ledger.cards)
+            card = self.ledger.add_card(number, message.uuid, message.total_bytes, 0)
+            self.measure_others()
+        self.ledger.open(client.number, card.number, card.budget, message.held)
+        self._tell_limits()
+
+    def _usage(self, client: Client, message: protocol.Usage) -> None:
+        usage = Usage(message.resident, message.swapped, message.unbacked, message.unswappable)
+        self.scheduler.usage(client.number, message.card, usage, self._clock())
+        before = client.facts.get(message.card)
+        if before is not None and message.launches > before.launches:
+            self.scheduler.busy(client.number, self._clock())
+        client.facts[message.card] = message
+
+    # Decisions
+
+    def settle(self) -> float:
+        """Decides, tells everybody, and returns the time at which to be called again."""
+        for _ in range(100):
+            self._read_counters()
+            self._tell_limits()
+            orders = self.scheduler.decide(self._clock())
+            if not orders:
+                break
+            for order in orders:
+                self._send(order.client, order.message)
+        return self.scheduler.wake_at
+
+    def _send(self, number: int, message: Message) -> None:
+        client = self.clients.get(number)
+        if client is None or client.send is None:
+            return
+        logger.debug("to %d: %s", number, message)
+        if isinstance(message, protocol.Source):
+            giver = self.clients[message.giver]
+            client.send(message, (giver.page.readable,))
+        else:
+            client.send(message, ())
+
+    def _read_counters(self) -> None:
+        while True:
+            try:
+                self.ledger.read(self._counter)
+                return
+            except CreditError as error:
+                assert error.client is not None
+                client = self.clients[error.client]
+                client.distrusted = True
+                client.last_given = {
+                    account.card: account.given for account in self.ledger.accounts(error.client)
+                }
+                self._clamp(client)
+                self._note(error.client, str(error))
+                self.refuse(error.client, str(error))
+
+    def _clamp(self, client: Client) -> None:
+        """What a client gave beyond what it held never was there: the ledger goes on without it."""
+        for account in self.ledger.accounts(client.number):
+            if account.held < 0:
+                account.granted -= account.held
+
+    def _counter(self, account: Account) -> int:
+        client = self.clients[account.client]
+        if client.distrusted:
+            return client.last_given.get(account.card, 0)
+        return client.page.given(account.card)
+
+    # Budgets and limits
+
+    def apply(self, settings: ShareSettings) -> None:
+        self.settings = settings
+        self.scheduler.settings = settings.for_policy()
+        self._set_budgets()
+        self._tell_limits()
+
+    def measure_others(self) -> None:
+        """Asks what programs that are not ours use of each card."""
+        for card in self.ledger.cards.values():
+            self.others[card.number] = self._used_by_others(card.uuid)
+        self._set_budgets()
+
+    def _set_budgets(self) -> None:
+        from vramkit.share.daemon.nvml import uuid_text
+
+        chosen = self.settings.budget
+        for card in self.ledger.cards.values():
+            budget = chosen.get(uuid_text(card.uuid), chosen.get(ALL_CARDS))
+            if budget is None:
+                reserve = self.settings.reserve
+                if reserve is None:
+                    reserve = min(DEFAULT_RESERVE, card.total // LARGEST_RESERVE_SHARE)
+                budget = card.total - reserve - (self.others.get(card.number) or 0)
+            card.budget = min(max(budget, 0), card.total)
+
+    def _tell_limits(self) -> None:
+        for card in self.ledger.cards.values():
+            unswappable = sum(each.usage.unswappable for each in card.accounts.values())
+            for account in card.accounts.values():
+                client = self.clients[account.client]
+                limits = [card.budget - unswappable + account.usage.unswappable]
+                limits += filter(None, [client.hello.memory_limit or self.settings.limit])
+                account.limit = max(0, min(limits))
+                told = card.budget, account.limit
+                if client.told_limits.get(card.number) != told:
+                    client.told_limits[card.number] = told
+                    self._send(client.number, protocol.Card(card.number, card.uuid, *told))
+
+    # What is told
+
+    def _note(self, number: int, text: str) -> None:
+        logger.warning("client %d: %s", number, text)
+        client = self.clients.get(number)
+        if client is not None:
+            client.messages.append(text)
+
+    def card_statuses(self) -> list[CardStatus]:
+        from vramkit.share.daemon.nvml import uuid_text
+
+        return [
+            CardStatus(
+                card=card.number,
+                uuid=uuid_text(card.uuid),
+                total=card.total,
+                budget=card.budget,
+                held=card.held,
+                free=card.free,
+                others=self.others.get(card.number),
+            )
+            for card in self.ledger.cards.values()
+        ]
+
+    def program_statuses(self, uid: int | None) -> list[ProgramStatus]:
+        """`uid`: only this user's programs; None: all."""
+        self._read_counters()
+        return [
+            self._program_status(client)
+            for client in self.clients.values()
+            if uid is None or client.uid == uid
+        ]
+
+    def _program_status(self, client: Client) -> ProgramStatus:
+        program = self.scheduler.programs[client.number]
+        return ProgramStatus(
+            client=client.number,
+            pid=client.pid,
+            uid=client.uid,
+            name=client.hello.name,
+            state=state_of(client, program),
+            mode=MODES[client.hello.mode],
+            weight=program.weight,
+            priority=program.priority,
+            memory_limit=client.hello.memory_limit,
+            turns=program.turns,
+            passed_over=program.passed_over,
+            waited_seconds=program.waited_until(self._clock()),
+            blocked=program.blocked,
+            messages=list(client.messages),
+            cards=[
+                self._on_card(client, account) for account in self.ledger.accounts(client.number)
+            ],
+        )
+
+    def _on_card(self, client: Client, account: Account) -> ProgramOnCard:
+        facts = client.facts.get(account.card)
+        return ProgramOnCard(
+            card=account.card,
+            held=account.held,
+            limit=account.limit,
+            resident=account.usage.resident,
+            swapped=account.usage.swapped,
+            unbacked=account.usage.unbacked,
+            unswappable=account.usage.unswappable,
+            out_bytes=facts.out_bytes if facts else 0,
+            in_bytes=facts.in_bytes if facts else 0,
+            launches=facts.launches if facts else 0,
+            gate_wait_seconds=facts.waited_ns / 1e9 if facts else 0.0,
+        )
+
+
+def state_of(client: Client, program: Program) -> str:
+    if client.send is None:
+        return "lost"
+    if program.phase is Phase.RUNNING and program.idle:
+        return "idle"
+    if program.phase is Phase.STOPPED and program.wants:
+        return "waiting"
+    return program.phase.value

@@ -1,0 +1,44 @@
+"""Who makes room, and how much: the shortfall and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vramkit.share.ledger import Account, CardAccounts
+from vramkit.share.policy.program import Phase, Program
+from vramkit.share.policy.queue import place
+
+
+def shortage(program: Program, card: CardAccounts) -> int:
+    """Bytes that a program lacks on a card, beside those that are on their way."""
+    account = card.accounts[program.client]
+    # One that runs has what it uses; only an allocation that waits can lack something.
+    wanted = account.required if program.phase is Phase.RUNNING else account.total
+    return max(0, wanted - account.held - card.coming(account))
+
+
+def victims(card: CardAccounts, programs: Iterable[Program], kept: set[int]) -> list[Program]:
+    """Stopped programs that hold memory of the card, those that will need it last first."""
+    found = [
+        program
+        for program in programs
+        if program.phase is Phase.STOPPED
+        and program.client not in kept
+        and program.client in card.accounts
+        and card.accounts[program.client].evicting == 0
+    ]
+    return sorted(found, key=lambda each: (not each.wants, *place(each)), reverse=True)
+
+
+def divide(card: CardAccounts, order: Iterable[Program], nbytes: int) -> list[tuple[Account, int]]:
+    """How much each victim moves out so that `nbytes` become available: (account, bytes)."""
+    plan: list[tuple[Account, int]] = []
+    for program in order:
+        if nbytes <= 0:
+            break
+        account = card.accounts[program.client]
+        available = min(nbytes, account.evictable - account.promised_away)
+        if available > 0:
+            plan.append((account, available))
+            nbytes -= available
+    return plan

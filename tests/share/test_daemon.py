@@ -1,0 +1,445 @@
+"""The daemon over real sockets and credit pages, with clients played in Python."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from soak import rounds
+
+from vramkit.share import paths, protocol
+from vramkit.share.connect import Controls, DaemonError
+from vramkit.share.daemon.connection import Peer
+from vramkit.share.daemon.credit_page import CreditPage
+from vramkit.share.protocol import encode
+from vramkit.share.status import Status
+
+from .client import CARD, GIB, FakeClient, until
+from .conftest import Running
+
+MakeClient = Callable[..., FakeClient]
+
+
+def status(path: Path) -> Status:
+    with Controls(path) as controls:
+        return controls.status()
+
+
+def free(daemon: Running) -> int:
+    (card,) = status(daemon.path).cards
+    assert card.held + card.free == card.budget
+    return card.free
+
+
+def test_two_that_fit_run_at_once(daemon: Running, clients: MakeClient) -> None:
+    first, second = clients(), clients()
+    first.start(8 * GIB)
+    second.start(12 * GIB)
+    until(lambda: first.running_said and second.running_said, [first, second])
+    assert not any(isinstance(each, protocol.Stop) for each in first.received + second.received)
+    assert {each.state for each in status(daemon.path).programs} == {"running"}
+    assert free(daemon) == (22 - 20) * GIB
+
+
+def test_two_that_do_not_take_turns_and_hand_memory_over(
+    daemon: Running, clients: MakeClient
+) -> None:
+    daemon.configure(quantum="0.05", budget="20GiB")
+    first, second = clients(), clients()
+    first.start(12 * GIB)
+    second.start(12 * GIB)
+    until(lambda: min(first.turn, second.turn) >= 5, [first, second])
+    evictions = [
+        each.bytes for each in first.received + second.received if isinstance(each, protocol.Evict)
+    ]
+    assert set(evictions) == {4 * GIB}
+    assert any(isinstance(each, protocol.Source) for each in first.received)
+    assert first.resident + second.resident <= 20 * GIB
+    told = status(daemon.path)
+    assert all(each.turns >= 4 for each in told.programs)
+    assert sum(each.cards[0].held for each in told.programs) == 20 * GIB
+
+
+def test_an_allocation_that_waits_has_its_turn(daemon: Running, clients: MakeClient) -> None:
+    daemon.configure(quantum="0.05", budget="20GiB")
+    first, second = clients(), clients()
+    first.start(8 * GIB)
+    second.start(8 * GIB)
+    until(lambda: first.running_said and second.running_said, [first, second])
+    first.allocate(8 * GIB)
+    until(lambda: first.pending == 0, [first, second])
+    assert first.resident == 16 * GIB
+    until(lambda: second.running_said and second.turn > 1, [first, second])
+
+
+def test_an_idle_program_gives_way_at_once(daemon: Running, clients: MakeClient) -> None:
+    daemon.configure(quantum="1h", budget="20GiB")
+    first, second = clients(), clients()
+    first.start(12 * GIB)
+    until(lambda: first.running_said, [first])
+    second.start(12 * GIB)
+    first.idle()
+    until(lambda: second.running_said, [first, second])
+
+
+def test_a_program_that_never_stops_is_passed_over(daemon: Running, clients: MakeClient) -> None:
+    daemon.configure(quantum="0.05", patience="0.1", budget="20GiB")
+    stubborn, other = clients(yields=False), clients()
+    stubborn.start(12 * GIB)
+    until(lambda: stubborn.running_said, [stubborn])
+    other.start(12 * GIB)
+    until(lambda: status(daemon.path).programs[0].passed_over >= 2, [stubborn, other])
+    assert "passed over" in status(daemon.path).programs[0].messages[0]
+    stubborn.bye()
+    until(lambda: other.running_said, [other])
+
+
+def test_memory_of_a_program_that_ended_is_free(daemon: Running, clients: MakeClient) -> None:
+    first, second = clients(), clients()
+    first.start(12 * GIB)
+    second.start(12 * GIB)
+    until(lambda: first.running_said or second.running_said, [first, second])
+    first.bye()
+    until(lambda: second.running_said, [second])
+    second.bye()
+    until(lambda: not status(daemon.path).programs, [])
+    assert free(daemon) == 22 * GIB
+
+
+def test_limits_are_told_and_told_again(daemon: Running, clients: MakeClient) -> None:
+    limited, other = clients(limit=6 * GIB), clients()
+    assert (limited.budget, limited.told_limit) == (22 * GIB, 6 * GIB)  # 24 less the reserve
+    assert other.told_limit == 22 * GIB
+    daemon.configure(budget="10GiB", limit="8GiB")
+    until(lambda: other.told_limit == 8 * GIB, [limited, other])
+    assert (limited.budget, limited.told_limit) == (10 * GIB, 6 * GIB)
+
+
+def test_a_lost_connection_keeps_its_memory_until_the_process_comes_back(
+    daemon: Running, clients: MakeClient
+) -> None:
+    client = clients()
+    client.start(12 * GIB)
+    until(lambda: client.running_said, [client])
+    client.lost()
+    until(lambda: status(daemon.path).programs[0].state == "lost", [])
+    assert free(daemon) == 10 * GIB
+    client.connect()
+    until(lambda: status(daemon.path).programs[0].state == "running", [client])
+    assert len(status(daemon.path).programs) == 1
+    assert free(daemon) == 10 * GIB
+
+
+def test_64_clients_at_once(daemon: Running, clients: MakeClient) -> None:
+    daemon.configure(quantum="0.05", budget="20GiB")
+    everybody = [clients() for _ in range(64)]
+    for each in everybody:
+        each.start(2 * GIB)
+    until(lambda: all(each.turn for each in everybody), everybody)
+    assert sum(each.resident for each in everybody) <= 20 * GIB
+
+
+# Who may connect, and what may be sent
+
+
+def raw(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(20)
+    sock.connect(str(path))
+    return sock
+
+
+def answer(sock: socket.socket) -> str:
+    """The reason of a refusal; the connection must end behind it."""
+    decoder = protocol.Decoder("daemon")
+    texts = []
+    try:
+        while data := sock.recv(4096):
+            decoder.feed(data)
+            texts += [each.text for each in decoder.messages() if isinstance(each, protocol.Refuse)]
+    except ConnectionResetError:
+        pass
+    return " ".join(texts)
+
+
+HELLO = protocol.Hello(1, os.getpid(), 7, 1000, 0, 0, 0, "raw")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\xff" * 64, "no message 65535"),
+        (encode(protocol.Want(0)), "want comes before hello"),
+        (encode(HELLO) * 2, "hello is not allowed here"),
+        (encode(protocol.Hello(2, 1, 7, 1000, 0, 0, 0, "")), "speaks version 1"),
+        (encode(HELLO) + encode(protocol.Stopped(5)), ""),
+        (encode(HELLO) + encode(protocol.Need(3, 5)), "card 3 was not named"),
+        (encode(HELLO) + encode(protocol.Device(CARD, 1 << 30, 0)) * 2, "has an account"),
+        (encode(HELLO) + encode(protocol.Moved(0, 0, 5)), "card 0 was not named"),
+        (encode(protocol.Control()) + b"x" * (70 << 10), "longer than 65536 bytes"),
+    ],
+)
+def test_what_may_not_be_sent_ends_the_connection(daemon: Running, data: bytes, said: str) -> None:
+    with raw(daemon.path) as sock:
+        sock.sendall(data)
+        if said:
+            assert said in answer(sock)
+    status(daemon.path)
+
+
+def test_a_foreign_user_is_refused(daemon: Running) -> None:
+    daemon.peer = lambda sock: Peer(1, os.getuid() + 1, 0)
+    with raw(daemon.path) as sock:
+        assert f"serves user {os.getuid()} only" in answer(sock)
+
+
+def test_with_a_system_daemon_users_are_apart(folder: Path) -> None:
+    running = Running(folder / "daemon.sock")
+    file = folder / "config.json"
+    running.start(system=True, settings_file=file)
+    folder.chmod(0o755)
+    try:
+        mine = FakeClient(running.path, name="mine")
+        running.peer = lambda sock: Peer(os.getpid(), os.getuid() + 1, 54321)
+        mine.connect()
+        assert [each.name for each in status(running.path).programs] == ["mine"]
+        with (
+            Controls(running.path) as controls,
+            pytest.raises(DaemonError, match="only root and the members"),
+        ):
+            controls.ask("configure", name="quantum", value="1")
+        running.peer = lambda sock: Peer(os.getpid(), os.getuid() + 2, 54321)
+        assert status(running.path).programs == []
+        with Controls(running.path) as controls, pytest.raises(DaemonError, match="only root"):
+            controls.ask("stop")
+        mine.close()
+    finally:
+        running.stop()
+
+
+def test_counters_that_make_no_sense_end_the_connection(
+    daemon: Running, clients: MakeClient
+) -> None:
+    cheat, other = clients(), clients()
+    cheat.start(4 * GIB)
+    until(lambda: cheat.running_said, [cheat])
+    cheat.give(100 * GIB)
+    cheat.usage()
+    until(lambda: cheat.refused, [cheat])
+    assert "more than it held" in cheat.refused
+    assert free(daemon) <= 22 * GIB
+    other.start(4 * GIB)
+    until(lambda: other.running_said, [other])
+
+
+def test_a_client_that_never_reads_is_cut_off(daemon: Running, clients: MakeClient) -> None:
+    with raw(daemon.path) as sock:
+        sock.sendall(encode(protocol.Control()))
+        sock.setblocking(False)
+        end = time.monotonic() + 20
+        try:
+            while time.monotonic() < end:
+                try:
+                    sock.send(b'{"command": "settings"}\n' * 100)
+                except BlockingIOError:
+                    time.sleep(0.001)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+    assert time.monotonic() < end
+    status(daemon.path)
+
+
+def test_requests_that_make_no_sense_are_answered(daemon: Running) -> None:
+    with Controls(daemon.path) as controls:
+        for words, said in (
+            ({"command": "dance"}, "no command 'dance'"),
+            ({"command": "configure", "name": "speed", "value": "1"}, "no setting speed"),
+            ({"command": "configure", "name": "quantum", "value": "-1"}, "quantum is '-1'"),
+        ):
+            with pytest.raises(DaemonError, match=said):
+                controls.ask(**words)
+    with raw(daemon.path) as sock:
+        sock.sendall(encode(protocol.Control()) + b"[1]\n")
+        assert b"no JSON object" in sock.recv(4096)
+
+
+@given(st.lists(st.binary(max_size=80), max_size=4), st.booleans())
+@settings(
+    max_examples=rounds(25, 100_000),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_garbage_hurts_nobody(daemon: Running, pieces: list[bytes], greeted: bool) -> None:
+    with raw(daemon.path) as sock:
+        try:
+            if greeted:
+                sock.sendall(encode(HELLO))
+            for piece in pieces:
+                sock.sendall(piece)
+            sock.shutdown(socket.SHUT_WR)
+            answer(sock)
+        except OSError:
+            pass
+    assert status(daemon.path).daemon.pid == os.getpid()
+
+
+def test_a_credit_page_cannot_be_resized_nor_written_by_readers() -> None:
+    page = CreditPage.make()
+    with pytest.raises(PermissionError):
+        os.ftruncate(page.writable, 0)
+    with pytest.raises(OSError):
+        os.write(page.readable, b"x")
+    assert fcntl.fcntl(page.readable, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SEAL
+    os.pwrite(page.writable, (5).to_bytes(8, "little"), 16)
+    assert [page.given(card) for card in range(4)] == [0, 0, 5, 0]
+    page.close()
+
+
+# Places
+
+
+def test_a_removed_socket_is_made_again(daemon: Running) -> None:
+    daemon.path.unlink()
+    until(daemon.path.exists, [])
+    assert status(daemon.path).daemon.pid == os.getpid()
+
+
+def test_socket_and_folder_are_for_their_owner(daemon: Running) -> None:
+    assert daemon.path.stat().st_mode & 0o777 == 0o600
+    assert daemon.path.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_that_others_may_write_is_refused(folder: Path) -> None:
+    folder.chmod(0o777)
+    with pytest.raises(paths.PlaceError, match="may be written by others"):
+        Running(folder / "daemon.sock").start()
+
+
+def test_nothing_is_left_behind(folder: Path, clients: MakeClient) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    running = Running(folder / "daemon.sock")
+    running.start()
+    some = [clients() for _ in range(4)]
+    for each in some:
+        each.start(12 * GIB)
+    until(lambda: any(each.running_said for each in some), some)
+    running.stop()
+    for each in some:
+        each.close()
+        each.sources.clear()
+        each.counters = None
+    assert not running.path.exists()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+# Processes that die, hang and come back
+
+
+@contextmanager
+def program(folder: Path, size: float, *more: str) -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-m", "share.client", str(folder / "daemon.sock"), str(size), *more]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def says(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip() == word:
+            return
+    raise AssertionError(f"ended without saying {word}")
+
+
+@pytest.mark.parametrize("state", ["running", "waiting", "evicting"])
+def test_a_killed_program_holds_nobody_up(
+    daemon: Running, folder: Path, clients: MakeClient, state: str
+) -> None:
+    daemon.configure(quantum="0.05", budget="20GiB")
+    other = clients()
+    if state == "waiting":
+        daemon.configure(quantum="1h")
+        other.start(12 * GIB)
+        until(lambda: other.running_said, [other])
+    with program(folder, 12, "0.5") as victim:
+        says(victim, "waiting" if state == "waiting" else "running")
+        if state != "waiting":
+            other.start(12 * GIB)
+        if state == "evicting":
+            until(lambda: any(isinstance(e, protocol.Source) for e in other.received), [other])
+        victim.kill()
+    until(lambda: other.running_said and len(status(daemon.path).programs) == 1, [other])
+    assert free(daemon) == 8 * GIB
+
+
+def test_a_stopped_program_keeps_its_memory_and_goes_on_later(
+    daemon: Running, folder: Path, clients: MakeClient
+) -> None:
+    daemon.configure(quantum="0.05", patience="0.2", budget="20GiB")
+    other, small = clients(), clients()
+    with program(folder, 12) as victim:
+        says(victim, "running")
+        victim.send_signal(signal.SIGSTOP)
+        other.start(12 * GIB)
+        small.start(4 * GIB)
+        until(lambda: small.running_said, [other, small])
+        until(
+            lambda: any("passed over" in text for p in status(daemon.path).programs
+                        for text in p.messages),
+            [other, small],
+        )  # fmt: skip
+        victim.send_signal(signal.SIGCONT)
+        until(lambda: other.running_said, [other, small])
+        victim.kill()
+
+
+@pytest.mark.parametrize("state", ["running", "turns", "evicting"])
+def test_programs_go_on_when_the_daemon_is_killed_and_started_again(
+    folder: Path,
+    clients: MakeClient,
+    daemon_process: Callable[[], subprocess.Popen[bytes]],
+    state: str,
+) -> None:
+    first_daemon = daemon_process()
+    path = folder / "daemon.sock"
+    with Controls(path) as controls:
+        controls.ask("configure", name="budget", value="20GiB")
+        controls.ask("configure", name="quantum", value="0.1")
+    some = [clients(chunk_seconds=0.01), clients(chunk_seconds=0.01)]
+    sizes = (8, 12) if state == "running" else (12, 12)
+    for each, size in zip(some, sizes, strict=True):
+        each.start(size * GIB)
+    if state == "running":
+        until(lambda: all(each.running_said for each in some), some)
+    elif state == "turns":
+        until(lambda: all(each.turn >= 2 for each in some), some)
+    else:
+        until(lambda: any(each.evict is not None for each in some), some)
+    first_daemon.kill()
+    first_daemon.wait()
+    until(lambda: not any(each.connected for each in some), some)
+    daemon_process()
+    for each in some:
+        each.connect()
+    assert sum(each.resident + each.unused for each in some) <= 20 * GIB
+    turns = [each.turn for each in some]
+    if state == "running":
+        until(lambda: {p.state for p in status(path).programs} == {"running"}, some)
+        assert [each.turn for each in some] == turns
+    else:
+        until(lambda: all(e.turn > turn for e, turn in zip(some, turns, strict=True)), some)
+    (card,) = status(path).cards
+    assert card.held <= card.budget == 20 * GIB
