@@ -17,11 +17,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kAnswerPatience = 2s;    // for the daemon's first answer
+constexpr auto kAnswerPatience = 2s;  // for the daemon's first answer
 constexpr auto kConnectAgain = 500ms;
 constexpr auto kTick = 100ms;
-constexpr auto kIdleAfter = 500ms;      // without a launch
-constexpr auto kClosePatience = 20ms;   // for one attempt
+constexpr auto kIdleAfter = 500ms;     // without a launch
+constexpr auto kClosePatience = 20ms;  // for one attempt
 constexpr std::uint64_t kKeptSpare = std::uint64_t{32} << 20;
 constexpr std::uint64_t kPrepareStep = std::uint64_t{256} << 20;
 
@@ -69,26 +69,24 @@ void Agent::add(Card& card) {
             return;
         }
     }
-    changed_.wait_for(guard, kAnswerPatience, [&] {
-        return added.number.has_value() || (tried_ && !connected_.load());
-    });
+    changed_.wait_for(guard, kAnswerPatience,
+                      [&] { return added.number.has_value() || (tried_ && !connected_.load()); });
 }
 
 void Agent::want() {
     const std::lock_guard guard(facts_);
     if (!connected_.load()) return;
     for (const auto& known : cards_) say_usage(*known);
-    connection_.send(wire::want_message{{}, turn_});
+    connection_.send(wire::want_message{turn_});
 }
 
-void Agent::wait_for_credits(Card& card) {
+void Agent::wait_for_credits() {
     std::unique_lock guard(facts_);
     for (const auto& known : cards_) {
-        if (known->card != &card || !known->number || !connected_.load()) continue;
-        const std::uint64_t coming = card.engine().bytes_to_come();
-        const std::uint64_t spare = card.credits().spare();
-        if (coming <= spare) return;
-        if (known->needed != coming - spare) {
+        if (!known->number || !connected_.load()) continue;
+        const std::uint64_t coming = known->card->engine().bytes_to_come();
+        const std::uint64_t spare = known->card->credits().spare();
+        if (coming > spare && known->needed != coming - spare) {
             known->needed = coming - spare;
             say_usage(*known);
             connection_.send(wire::need_message{*known->number, known->needed});
@@ -185,7 +183,7 @@ void Agent::lost() {
 
 void Agent::help_itself() {
     if (phase_ == Phase::running) return;
-    if (phase_ == Phase::stopped && waiting_.load() == 0 && !program_.somebody_waits()) return;
+    if (phase_ == Phase::stopped && !program_.somebody_waits()) return;
     Failure why;
     if (program_.bring_everything(why) == Program::Brought::all) {
         log("no daemon: the program goes on by itself");
@@ -243,9 +241,9 @@ void Agent::hear(const wire::Frame& frame) {
         const bool all = std::all_of(cards_.begin(), cards_.end(),
                                      [](const auto& known) { return known->number.has_value(); });
         if (first && all) {
-            if (phase_ == Phase::running) connection_.send(wire::running_message{{}, turn_});
+            if (phase_ == Phase::running) connection_.send(wire::running_message{turn_});
             if (phase_ != Phase::running && program_.somebody_waits()) {
-                connection_.send(wire::want_message{{}, turn_});
+                connection_.send(wire::want_message{turn_});
             }
         }
         changed_.notify_all();
@@ -380,7 +378,7 @@ void Agent::go_on_stopping() {
     const std::lock_guard guard(facts_);
     say_all_usage();
     connection_.send(wire::stopped_message{turn_});
-    if (program_.somebody_waits()) connection_.send(wire::want_message{{}, turn_});
+    if (program_.somebody_waits()) connection_.send(wire::want_message{turn_});
 }
 
 void Agent::go_on_bringing() {
@@ -444,7 +442,8 @@ void Agent::every_so_often() {
                 // What is freed and not used again is for others.
                 const std::uint64_t spare = known->card->credits().spare();
                 if (spare > kKeptSpare && page_) {
-                    page_.give(*known->number, known->card->credits().take_up_to(spare - kKeptSpare));
+                    page_.give(*known->number,
+                               known->card->credits().take_up_to(spare - kKeptSpare));
                 }
             }
             say_usage(*known);

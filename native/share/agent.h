@@ -33,7 +33,7 @@ class Agent {
     // A thread of the program waits at the closed gate.
     void want();
     // Memory of the program has no room on the card: waits until there is more, or a while.
-    void wait_for_credits(Card& card);
+    void wait_for_credits();
     // Nothing is wanted for a while; nothing is idle within a lease. False: no daemon.
     bool idle();
     bool lease(bool begins);
@@ -52,9 +52,9 @@ class Agent {
         Card* card = nullptr;
         CUuuid uuid{};
         bool announced = false;
-        std::optional<std::uint32_t> number;   // the daemon's
-        std::uint64_t unswappable_held = 0;    // credits held for what cannot be swapped
-        std::uint64_t needed = 0;              // as last said
+        std::optional<std::uint32_t> number;  // the daemon's
+        std::uint64_t unswappable_held = 0;   // credits held for what cannot be swapped
+        std::uint64_t needed = 0;             // as last said
         wire::usage_message said{};
     };
     struct Source {
@@ -106,7 +106,6 @@ class Agent {
 
     std::atomic<int> leases_{0};
     std::atomic<bool> said_idle_{false};
-    std::atomic<std::uint32_t> waiting_{0};  // threads at the closed gate
 
     // Of the agent's thread alone.
     Phase phase_ = Phase::running;

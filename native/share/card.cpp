@@ -61,7 +61,11 @@ Card::~Card() {
 }
 
 std::uint64_t Card::limit() const {
-    return own_limit_ != 0 ? std::min(own_limit_, card_bytes_) : card_bytes_;
+    std::uint64_t limit = card_bytes_;
+    for (const std::uint64_t each : {own_limit_, told_limit_.load(std::memory_order_relaxed)}) {
+        if (each != 0) limit = std::min(limit, each);
+    }
+    return limit;
 }
 
 std::uint64_t Card::in_use() const {
@@ -141,15 +145,6 @@ void Card::free_all_of(CUcontext context) {
         if (address == 0) return;
         free(address, ignored);
     }
-}
-
-bool Card::back_everything(Failure& why) {
-    std::uint64_t missing = 0;
-    const bool brought = engine_->make_all_resident(credits_, missing, why);
-    Failure finishing;
-    if (engine_->finish(finishing)) return brought && missing == 0;
-    if (brought) why = finishing;
-    return false;
 }
 
 bool Card::wait_for_work(CUcontext context) {

@@ -30,6 +30,9 @@ class Card {
     SpareCredits& credits() { return credits_; }
     // Bytes that the program may have; what it sees as the size of the card.
     std::uint64_t limit() const;
+    // By the daemon; 0: none.
+    void set_limit(std::uint64_t bytes) { told_limit_.store(bytes, std::memory_order_relaxed); }
+    std::uint64_t card_bytes() const { return card_bytes_; }
     // Bytes that it has, wherever they are, unswappable ones included.
     std::uint64_t in_use() const;
 
@@ -53,10 +56,11 @@ class Card {
     void note_unswappable(std::int64_t bytes) { unswappable_.fetch_add(bytes); }
     std::uint64_t unswappable() const { return unswappable_.load(std::memory_order_relaxed); }
 
-    // Everything that has no memory of the card gets it, with its bytes. False: not all.
-    bool back_everything(Failure& why);
-    // Everything leaves. No work of the program may be in flight.
-    bool swap_out(Failure& why) { return engine_->swap_out(swap::kEverything, credits_, why); }
+    // Everything that has no memory of the card gets it, with its bytes, as far as credits allow.
+    // `missing`: what they do not suffice for. The copies may be on their way until finish().
+    bool bring_everything(std::uint64_t& missing, Failure& why) {
+        return engine_->make_all_resident(credits_, missing, why);
+    }
 
     // Waits for all work of the program in a context of this card.
     bool wait_for_work(CUcontext context);
@@ -72,7 +76,8 @@ class Card {
     const Checker checker_;
     DeviceSync sync_;
     std::uint64_t card_bytes_ = 0;
-    std::uint64_t own_limit_ = 0;  // 0: none
+    std::uint64_t own_limit_ = 0;  // of the settings; 0: none
+    std::atomic<std::uint64_t> told_limit_{0};
     CUmodule kernels_ = nullptr;
     SpareCredits credits_;
     std::unique_ptr<swap::Engine> engine_;

@@ -14,9 +14,9 @@ CreditPage::CreditPage(int descriptor, bool writable) {
     // A shorter file would end the program at the first look beyond its end.
     if (fstat(descriptor, &status) == 0 &&
         static_cast<std::uint64_t>(status.st_size) >= wire::kCreditPageBytes) {
-        void* const page = mmap(nullptr, wire::kCreditPageBytes,
-                                writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
-                                descriptor, 0);
+        void* const page =
+            mmap(nullptr, wire::kCreditPageBytes, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+                 MAP_SHARED, descriptor, 0);
         if (page != MAP_FAILED) counters_ = static_cast<std::atomic<std::uint64_t>*>(page);
     }
     close(descriptor);

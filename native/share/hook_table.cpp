@@ -22,7 +22,10 @@ struct Launches {
     template <class Function, class... Arguments>
     static CUresult run(const Call<Function>& call, Arguments... arguments) {
         Passenger& me = LaunchGate::mine();
-        if (--me.launches_left == 0) [[unlikely]] {
+        // A load and a store: nobody else writes it.
+        const std::uint32_t left = me.launches_left.load(std::memory_order_relaxed) - 1;
+        me.launches_left.store(left, std::memory_order_relaxed);
+        if (left == 0) [[unlikely]] {
             Program::get().after_many_launches(me, stream_of(call, arguments...));
         }
         return Passes::run(call, arguments...);
@@ -80,6 +83,14 @@ const gate::AddedHooks kAll{kHooks, std::size(kHooks)};
 
 }  // namespace
 }  // namespace vramkit::share
+
+// For Python code in the program (vramkit.share): 1 where the daemon is told, else 0.
+extern "C" __attribute__((visibility("default"))) int vramkitShareIdle(void) {
+    return vramkit::share::Program::get().say_idle();
+}
+extern "C" __attribute__((visibility("default"))) int vramkitShareLease(int begins) {
+    return vramkit::share::Program::get().lease(begins != 0);
+}
 
 extern "C" __attribute__((visibility("default"))) const vramkit::gate::AddedHooks*
 vramkitShareStart(const vramkit::gate::Beneath& beneath) {

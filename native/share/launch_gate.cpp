@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <new>
 #include <thread>
 
@@ -14,7 +15,7 @@ namespace vramkit::share {
 namespace {
 
 // Of threads for which host memory did not suffice; they then may wait for each other.
-constinit Passenger shared(1);
+constinit Passenger shared(256);
 constinit std::atomic<Passenger*> passengers{&shared};
 pthread_key_t thread_end;
 
@@ -101,6 +102,16 @@ void LaunchGate::open() {
 void LaunchGate::wait_until_open() {
     std::unique_lock guard(lock_);
     opened_.wait(guard, [this] { return !is_closed(); });
+}
+
+std::uint64_t LaunchGate::launches() {
+    std::uint64_t sum = 0;
+    for (const Passenger* each = passengers.load(std::memory_order_acquire); each != nullptr;
+         each = each->next) {
+        const std::uint32_t left = each->launches_left.load(std::memory_order_relaxed);
+        sum += each->launches.load(std::memory_order_relaxed) + (window_ - std::min(left, window_));
+    }
+    return sum;
 }
 
 void LaunchGate::note_unbacked() {

@@ -26,8 +26,9 @@ enum Attention : std::uint32_t {
 struct Passenger {
     constexpr explicit Passenger(std::uint32_t window) : launches_left(window) {}
 
-    std::atomic<std::uint32_t> inside{0};  // driver calls in progress
-    std::uint32_t launches_left;           // until the next look at the work in flight
+    std::atomic<std::uint32_t> inside{0};      // driver calls in progress
+    std::atomic<std::uint32_t> launches_left;  // until the next look at the work in flight
+    std::atomic<std::uint64_t> launches{0};    // up to the last look
     std::atomic<bool> taken{true};
     Passenger* next = nullptr;
 };
@@ -49,7 +50,7 @@ class LaunchGate {
     // patience was over, and the gate is open again.
     bool close(std::chrono::nanoseconds patience);
     void open();
-    bool is_closed() const { return (attention() & kClosed) != 0; }
+    static bool is_closed() { return (attention() & kClosed) != 0; }
     void wait_until_open();
     // Memory was allocated that has none of the card yet.
     static void note_unbacked();
@@ -61,6 +62,8 @@ class LaunchGate {
     // Launches of a thread between two looks at the work in flight.
     static void set_window(std::uint32_t launches) { window_ = launches; }
     static std::uint32_t window() { return window_; }
+    // Of all threads. Counted without an atomic addition: each thread has a count of its own.
+    static std::uint64_t launches();
 
     // In a forked child, which has the calling thread alone: everything passes.
     static void open_in_child();

@@ -22,14 +22,21 @@ Program& Program::start(const gate::Beneath& beneath) {
     if (!made_.compare_exchange_strong(known, program.get(), std::memory_order_acq_rel)) {
         return *known;
     }
-    pthread_atfork(nullptr, nullptr, &LaunchGate::open_in_child);
+    pthread_atfork(nullptr, nullptr, &in_forked_child);
     return *program.release();
+}
+
+void Program::in_forked_child() {
+    LaunchGate::open_in_child();
+    if (get().agent_ != nullptr) get().agent_->forget_in_child();
 }
 
 Program::Program(const gate::Beneath& beneath)
     : settings_(Settings::from_environment()),
       driver_(Driver::of_table(beneath.driver, beneath.path, table_of(beneath))),
-      checker_(*driver_) {
+      checker_(*driver_),
+      agent_(settings_.socket.empty() || settings_.chaos != 0 ? nullptr
+                                                              : std::make_unique<Agent>(*this)) {
     LaunchGate::set_window(settings_.chaos != 0 ? settings_.chaos : settings_.window);
 }
 
@@ -70,12 +77,12 @@ Card* Program::card(CUdevice device, Failure& why) {
             why.message.c_str());
         return nullptr;
     }
-    // Nobody else has a say yet.
-    opened->credits().give(std::uint64_t{1} << 62);
     log("device %d is used: %llu MiB at most", device,
         static_cast<unsigned long long>(opened->limit() >> 20));
-    slot.store(opened.get(), std::memory_order_release);
-    return opened.release();
+    Card* const made = opened.release();
+    slot.store(made, std::memory_order_release);
+    if (agent_ != nullptr) agent_->add(*made);
+    return made;
 }
 
 Card* Program::current_card() {
@@ -118,11 +125,10 @@ bool Program::enter_slowly(Passenger& me, CUstream stream, CUresult& error) {
             return true;
         }
         me.inside.store(0, std::memory_order_release);
-        gate_.wait_until_open();
         Failure why;
-        const bool backed = back_everything(why);
+        const Brought brought = wait_for_turn(why);
         me.inside.store(1, std::memory_order_relaxed);
-        if (!backed) {
+        if (brought == Brought::failed) {
             error = why.code != CUDA_SUCCESS ? why.code : CUDA_ERROR_OUT_OF_MEMORY;
             log("memory cannot be brought to the card: %s %s", std::string(why.call).c_str(),
                 why.message.c_str());
@@ -131,38 +137,91 @@ bool Program::enter_slowly(Passenger& me, CUstream stream, CUresult& error) {
     }
 }
 
+// Until the gate is open; then brings what was allocated since, or waits a while for room.
+Program::Brought Program::wait_for_turn(Failure& why) {
+    if (gate_.is_closed()) {
+        const auto begin = std::chrono::steady_clock::now();
+        waiting_.fetch_add(1);
+        if (agent_ != nullptr) agent_->want();
+        gate_.wait_until_open();
+        waiting_.fetch_sub(1);
+        const std::chrono::nanoseconds waited = std::chrono::steady_clock::now() - begin;
+        waited_ns_.fetch_add(static_cast<std::uint64_t>(waited.count()));
+    }
+    const Brought brought = bring_everything(why);
+    if (brought == Brought::some) {
+        if (agent_ == nullptr) {
+            why = Failure::out_of_memory();
+            return Brought::failed;
+        }
+        agent_->wait_for_credits();
+    }
+    return brought;
+}
+
 void Program::after_many_launches(Passenger& me, CUstream stream) {
-    me.launches_left = LaunchGate::window();
+    me.launches.fetch_add(LaunchGate::window(), std::memory_order_relaxed);
+    me.launches_left.store(LaunchGate::window(), std::memory_order_relaxed);
     if (settings_.chaos != 0 && !forked() && !is_captured(stream) &&
         me.inside.load(std::memory_order_relaxed) == 0) {
         swap_everything();
     }
 }
 
-bool Program::back_everything(Failure& why) {
+Program::Brought Program::bring_everything(Failure& why) {
     const std::lock_guard guard(moving_);
+    return bring_locked(why);
+}
+
+Program::Brought Program::bring_locked(Failure& why) {
     const std::uint32_t count = LaunchGate::unbacked();
-    if (count == 0) return true;  // another thread has done it
     bool done = true;
-    each_card([&](Card& card) { done = done && card.back_everything(why); });
-    if (done) LaunchGate::backed(count);
+    std::uint64_t missing = 0;
+    each_card([&](Card& card) {
+        if (card.engine().bytes_to_come() == 0) return;
+        std::uint64_t lacks = 0;
+        done = card.bring_everything(lacks, why) && done;
+        missing += lacks;
+    });
+    if (!done) return Brought::failed;
+    if (missing > 0) return Brought::some;
+    each_card([&](Card& card) { done = card.engine().finish(why) && done; });
+    if (!done) return Brought::failed;
+    LaunchGate::backed(count);
+    return Brought::all;
+}
+
+bool Program::move_out(Card& card, std::uint64_t bytes, swap::Credits& credits, Failure& why) {
+    const std::lock_guard guard(moving_);
+    const bool moved = card.engine().swap_out(bytes, credits, why);
+    // What leaves without a copy, since it is zero, needs memory again like what is new.
+    if (card.engine().bytes_to_come() > 0) LaunchGate::note_unbacked();
+    return moved;
+}
+
+bool Program::prepare_host(std::uint64_t bytes, Failure& why) {
+    bool done = true;
+    each_card([&](Card& card) { done = done && card.engine().prepare_host(bytes, why); });
     return done;
 }
 
-bool Program::stop(std::chrono::nanoseconds patience) {
-    const auto limit = std::chrono::steady_clock::now() + patience;
-    for (;;) {
-        // What belongs to a capture may neither wait nor find memory gone, so that no gate is
-        // closed while there is one.
-        while (any_capture()) {
-            if (std::chrono::steady_clock::now() >= limit) return false;
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
-        if (!gate_.close(limit - std::chrono::steady_clock::now())) return false;
-        if (!any_capture()) break;
-        gate_.open();
-    }
-    if (wait_for_work()) return true;
+std::uint64_t Program::limit_credits(Card& card) {
+    const std::lock_guard guard(moving_);
+    card.credits().set_unlimited(false);
+    return card.engine().counters().card_bytes;
+}
+
+bool Program::has_memory() {
+    bool any = false;
+    each_card([&](Card& card) { any = any || card.in_use() > 0; });
+    return any;
+}
+
+std::uint64_t Program::launches() const { return LaunchGate::launches(); }
+
+bool Program::close_gate(std::chrono::nanoseconds patience) {
+    if (any_capture() || !gate_.close(patience)) return false;
+    if (!any_capture()) return true;
     gate_.open();
     return false;
 }
@@ -186,19 +245,17 @@ bool Program::wait_for_work() {
 void Program::swap_everything() {
     const std::unique_lock guard(moving_, std::try_to_lock);
     if (!guard.owns_lock()) return;  // another thread does it just now
-    if (any_capture()) return;       // perhaps of this thread, which would wait for itself
-    if (!stop(std::chrono::seconds(10))) {
-        log("the program was not quiet in time: nothing was swapped");
-        return;
-    }
-    each_card([&](Card& card) {
+    if (!close_gate(std::chrono::seconds(10))) return;
+    if (wait_for_work()) {
         Failure why;
-        if (!card.swap_out(why)) log("swapping out: %s", why.message.c_str());
-        if (!card.back_everything(why)) {
-            log("swapping in: %s", why.message.c_str());
-            LaunchGate::note_unbacked();
-        }
-    });
+        each_card([&](Card& card) {
+            if (!card.engine().swap_out(swap::kEverything, card.credits(), why)) {
+                log("swapping out: %s", why.message.c_str());
+            }
+        });
+        LaunchGate::note_unbacked();
+        if (bring_locked(why) != Brought::all) log("swapping in: %s", why.message.c_str());
+    }
     resume();
 }
 

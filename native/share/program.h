@@ -11,6 +11,7 @@
 #include "base/fork.h"
 #include "driver/driver.h"
 #include "gate/added_hooks.h"
+#include "share/agent.h"
 #include "share/card.h"
 #include "share/hook.h"
 #include "share/launch_gate.h"
@@ -59,15 +60,31 @@ class Program {
     // Every `window` launches of a thread.
     void after_many_launches(Passenger& me, CUstream stream);
 
-    // All memory of the program gets memory of the card. False: see `why`.
-    bool back_everything(Failure& why);
+    // Memory moves only in these, one at a time. Brings to the card what is not there, as far as
+    // credits allow; all: the copies are done too.
+    enum class Brought : std::uint8_t { all, some, failed };
+    Brought bring_everything(Failure& why);
+    bool move_out(Card& card, std::uint64_t bytes, swap::Credits& credits, Failure& why);
+    // Pins host memory until so many bytes are free for what may have to move.
+    bool prepare_host(std::uint64_t bytes, Failure& why);
+    // From now on the card's memory is taken by credits alone; returns the bytes it has.
+    std::uint64_t limit_credits(Card& card);
 
-    // Closes the gate, waits for the card's work of the program. False: it was not over in time,
-    // and the gate is open.
-    bool stop(std::chrono::nanoseconds patience);
+    // Closes the gate unless something is captured: what belongs to a capture may neither wait nor
+    // find memory gone. False: not within this time, and it is open.
+    bool close_gate(std::chrono::nanoseconds patience);
     void resume() { gate_.open(); }
-    // Everything to the host and back, at the same addresses.
-    void swap_everything();
+    // Waits until all work of the program is done, on all cards and in all contexts.
+    bool wait_for_work();
+
+    bool has_memory();
+    bool somebody_waits() const { return waiting_.load() > 0; }
+    std::uint64_t waited_ns() const { return waited_ns_.load(std::memory_order_relaxed); }
+    std::uint64_t launches() const;
+
+    // For Python code in the program; false: nobody is told.
+    bool say_idle() { return agent_ != nullptr && agent_->idle(); }
+    bool lease(bool begins) { return agent_ != nullptr && agent_->lease(begins); }
 
     void context_made(CUcontext context, CUdevice device);
     void context_ending(CUcontext context);
@@ -85,8 +102,11 @@ class Program {
     template <class Test>
     Card* card_where(Test test);
     bool any_capture();
-    // Waits until all work of the program is done, on all cards and in all contexts.
-    bool wait_for_work();
+    static void in_forked_child();
+    Brought wait_for_turn(Failure& why);
+    Brought bring_locked(Failure& why);  // with moving_
+    // Everything to the host and back, at the same addresses: the self-test.
+    void swap_everything();
 
     static std::atomic<Program*> made_;
 
@@ -95,6 +115,9 @@ class Program {
     const Checker checker_;
     const ForkGuard fork_;
     LaunchGate gate_;
+    const std::unique_ptr<Agent> agent_;  // null: there is no daemon to speak with
+    std::atomic<int> waiting_{0};         // threads at the closed gate
+    std::atomic<std::uint64_t> waited_ns_{0};
     std::mutex moving_;
     std::mutex cards_lock_;
     std::array<std::atomic<Card*>, kMostCards> cards_{};

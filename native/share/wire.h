@@ -88,7 +88,8 @@ class Connection {
 
   private:
     bool send(std::uint16_t number, const void* fields, std::size_t bytes);
-    // Programs that close all descriptors may close ours, and open files of their own by its number.
+    // Programs that close all descriptors may close ours, and open files of their own by its
+    // number.
     bool is_still_ours() const;
 
     std::mutex sending_;  // with it the socket is used by others than its own thread, and closed

@@ -232,6 +232,8 @@ std::uint64_t Engine::bytes_to_come() const {
 Counters Engine::counters() const {
     const std::lock_guard guard(lock_);
     Counters now = counters_;
+    now.copied_out_bytes = traffic().out;
+    now.copied_in_bytes = traffic().in;
     now.waits = mover_->waits() + (hasher_ ? hasher_->waits() : 0);
     now.allocated = space_->allocated();
     now.card_bytes = card_.used();

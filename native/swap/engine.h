@@ -62,7 +62,7 @@ struct Usage {
 };
 
 struct Counters {
-    std::uint64_t copies_out = 0, copied_out_bytes = 0;
+    std::uint64_t copies_out = 0, copied_out_bytes = 0;  // bytes: as traffic() has them
     std::uint64_t copies_in = 0, copied_in_bytes = 0;
     std::uint64_t dropped = 0, dropped_bytes = 0;  // chunks that went since they equal their copy
     std::uint64_t zeros = 0, zero_bytes = 0;       // ... and since they are zero
@@ -72,6 +72,11 @@ struct Counters {
     std::uint64_t allocated = 0;                   // bytes, as the program asked for them
     std::uint64_t card_bytes = 0;                  // that chunks use
     std::uint64_t host_bytes = 0, host_used = 0;   // pinned; with copies of chunks in it
+};
+
+// Bytes that were copied so far.
+struct Traffic {
+    std::uint64_t out = 0, in = 0;
 };
 
 class Engine {
@@ -147,6 +152,11 @@ class Engine {
     void trim_host();
 
     Usage usage() const;
+    // Takes no lock.
+    Traffic traffic() const {
+        return {traffic_out_.load(std::memory_order_relaxed),
+                traffic_in_.load(std::memory_order_relaxed)};
+    }
     Counters counters() const;
     // What is wrong, for tests; empty: nothing.
     std::string broken_invariant() const;
@@ -227,6 +237,7 @@ class Engine {
     std::array<std::atomic<std::uint64_t>, 4> bytes_{};  // by state
     std::atomic<std::uint64_t> pinned_{0};               // of resident ones
     Counters counters_;
+    std::atomic<std::uint64_t> traffic_out_{0}, traffic_in_{0};
 };
 
 }  // namespace vramkit::swap

@@ -121,7 +121,7 @@ Engine::Brought Engine::bring(Chunk& chunk, Credits& credits, Failure& why) {
     } else {
         set_state(chunk, State::arriving);
         ++counters_.copies_in;
-        counters_.copied_in_bytes += chunk.bytes;
+        traffic_in_.fetch_add(chunk.bytes, std::memory_order_relaxed);
     }
     return Brought::done;
 }

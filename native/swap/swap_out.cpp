@@ -141,7 +141,7 @@ class Engine::Departure {
         Failure failure;
         if (!engine_.mover_->wait_out(failure)) return stop(failure);
         ++engine_.counters_.copies_out;
-        engine_.counters_.copied_out_bytes += chunk.bytes;
+        engine_.traffic_out_.fetch_add(chunk.bytes, std::memory_order_relaxed);
         chunk.hashed = landing.hash.has_value();
         if (landing.hash) chunk.hash = *landing.hash;
         if (!engine_.leave(chunk, State::swapped, credits_, failure)) return stop(failure);
