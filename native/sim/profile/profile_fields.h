@@ -51,7 +51,9 @@ struct Problem {
 std::optional<Problem> find_problem(const Profile& profile);
 
 // Whether a profile that extends no other may leave a section's keys out.
-inline bool optional_section(std::string_view section) { return section == "compute"; }
+inline bool optional_section(std::string_view section) {
+    return section == "compute" || section == "managed";
+}
 
 template <class Member>
 constexpr bool is_text = std::is_same_v<std::remove_cv_t<Member>, std::string>;
@@ -101,6 +103,13 @@ void for_each_field(SomeProfile& p, Visit&& visit) {
     visit("compute", "matmul_flops_per_s", c.matmul_flops_per_s, rate_if_known);
     visit("compute", "attention_flops_per_s", c.attention_flops_per_s, rate_if_known);
     visit("compute", "weights_bytes_per_s", c.weights_bytes_per_s, rate_if_known);
+    auto& m = p.managed;
+    visit("managed", "fault_bytes", m.fault_bytes, Bounds{0, 1 << 30});
+    visit("managed", "fault_ns", m.fault_ns, duration);
+    visit("managed", "faults_at_once", m.faults_at_once, Bounds{0, 1e6});
+    visit("managed", "populate_bytes_per_s", m.populate_bytes_per_s, rate_if_known);
+    visit("managed", "prefetch_bytes_per_s", m.prefetch_bytes_per_s, rate_if_known);
+    visit("managed", "prefetch_evicts", m.prefetch_evicts, Bounds{0, 1});
     visit("calls", "default", p.default_call_ns, duration);
 }
 

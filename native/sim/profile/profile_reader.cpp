@@ -17,7 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 using namespace fields;
 
-constexpr std::string_view section_names[] = {"link", "kernels", "compute", "calls", "calls_busy"};
+constexpr std::string_view section_names[] = {"link",    "kernels", "compute",
+                                              "managed", "calls",   "calls_busy"};
 constexpr std::size_t largest_file = 1 << 20;
 
 std::string joined(const std::vector<std::string>& words) {
@@ -277,7 +278,7 @@ class ProfileReader {
             section.name.empty() ? "before any [section]" : "in [" + section.name + "]";
         std::string message = "unknown key " + in_quotes(entry.key) + " " + place +
                               "; nearest: " + nearest(entry.key, keys_of(section.name));
-        for (const std::string_view other : {"", "link", "kernels", "compute", "calls"}) {
+        for (const std::string_view other : {"", "link", "kernels", "compute", "managed", "calls"}) {
             const std::vector<std::string_view> keys = keys_of(other);
             if (other == section.name || std::ranges::find(keys, entry.key) == keys.end()) continue;
             message += other.empty() ? "; that key belongs before any [section]"
