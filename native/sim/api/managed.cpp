@@ -52,9 +52,8 @@ CUresult prefetch(Call& call, CUdeviceptr pointer, size_t bytes, const CUmemLoca
     if (found != CUDA_SUCCESS) return found;
     if (stream->capture != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
     Machine& machine = call.machine();
-    machine.space().managed().advise(pointer, bytes, [&](Pages& pages) {
-        pages.advice.prefetched_to = place;
-    });
+    machine.space().managed().advise(pointer, bytes,
+                                     [&](Pages& pages) { pages.advice.prefetched_to = place; });
     Operation* operation = call.prepare(Kind::prefetch, Lane::none, stream);
     if (place >= 0) operation->device = place;
     operation->destination = pointer;
@@ -70,8 +69,8 @@ CUresult advise(Call& call, CUdeviceptr pointer, size_t bytes, CUmem_advise advi
                 const CUmemLocation& location) {
     if (!is_managed(call, pointer, bytes)) return CUDA_ERROR_INVALID_VALUE;
     const int place = place_of(call, location);
-    const bool by = advice == CU_MEM_ADVISE_SET_ACCESSED_BY ||
-                    advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
+    const bool by =
+        advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
     if ((by || advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION) && place == kNowhere) {
         return wrong_place(location);
     }
@@ -172,8 +171,8 @@ SIM_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsign
                    }
                    if (!call.machine().profile().managed.given()) return CUDA_ERROR_NOT_SUPPORTED;
                    if (bytes > Space::kMostAddresses) return CUDA_ERROR_OUT_OF_MEMORY;
-                   const std::uint64_t address = call.machine().space().allocate_managed(
-                       bytes, &call.context(), call.site());
+                   const std::uint64_t address =
+                       call.machine().space().allocate_managed(bytes, &call.context(), call.site());
                    if (address == 0) return CUDA_ERROR_OUT_OF_MEMORY;
                    *pointer = address;
                    return CUDA_SUCCESS;
@@ -190,9 +189,7 @@ SIM_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t bytes, CUdevi
 SIM_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, size_t bytes, CUmemLocation location,
                                           unsigned int flags, CUstream stream) {
     return run(CallId::cuMemPrefetchAsync_v2, SIM_RETURN_ADDRESS, Needs::stream, 0,
-               [&](Call& call) {
-                   return prefetch(call, pointer, bytes, location, flags, stream);
-               });
+               [&](Call& call) { return prefetch(call, pointer, bytes, location, flags, stream); });
 }
 
 SIM_EXPORT CUresult cuMemAdvise(CUdeviceptr pointer, size_t bytes, CUmem_advise advice,
@@ -204,9 +201,8 @@ SIM_EXPORT CUresult cuMemAdvise(CUdeviceptr pointer, size_t bytes, CUmem_advise 
 
 SIM_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, CUmem_advise advice,
                                    CUmemLocation location) {
-    return run(CallId::cuMemAdvise_v2, SIM_RETURN_ADDRESS, Needs::initialised, 0, [&](Call& call) {
-        return advise(call, pointer, bytes, advice, location);
-    });
+    return run(CallId::cuMemAdvise_v2, SIM_RETURN_ADDRESS, Needs::initialised, 0,
+               [&](Call& call) { return advise(call, pointer, bytes, advice, location); });
 }
 
 SIM_EXPORT CUresult cuMemRangeGetAttribute(void* data, size_t data_bytes,
@@ -221,19 +217,19 @@ SIM_EXPORT CUresult cuMemRangeGetAttribute(void* data, size_t data_bytes,
 SIM_EXPORT CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes,
                                             CUmem_range_attribute* attributes, size_t count,
                                             CUdeviceptr pointer, size_t bytes) {
-    return run(CallId::cuMemRangeGetAttributes, SIM_RETURN_ADDRESS, Needs::initialised, 0,
-               [&](Call& call) {
-                   if (data == nullptr || data_bytes == nullptr || attributes == nullptr ||
-                       count == 0) {
-                       return CUDA_ERROR_INVALID_VALUE;
-                   }
-                   for (size_t i = 0; i < count; ++i) {
-                       const CUresult result = range_attribute(call, data[i], data_bytes[i],
-                                                               attributes[i], pointer, bytes);
-                       if (result != CUDA_SUCCESS) return result;
-                   }
-                   return CUDA_SUCCESS;
-               });
+    return run(
+        CallId::cuMemRangeGetAttributes, SIM_RETURN_ADDRESS, Needs::initialised, 0,
+        [&](Call& call) {
+            if (data == nullptr || data_bytes == nullptr || attributes == nullptr || count == 0) {
+                return CUDA_ERROR_INVALID_VALUE;
+            }
+            for (size_t i = 0; i < count; ++i) {
+                const CUresult result =
+                    range_attribute(call, data[i], data_bytes[i], attributes[i], pointer, bytes);
+                if (result != CUDA_SUCCESS) return result;
+            }
+            return CUDA_SUCCESS;
+        });
 }
 
 // On a card with concurrent managed access an attachment restricts nobody.

@@ -1,5 +1,5 @@
-// What managed memory costs an operation: its pages move before it begins, over the link that copies
-// use too.
+// What managed memory costs an operation: its pages move before it begins, over the link that
+// copies use too.
 //
 // Where the pages are changes at once, when the operation's moment has come; the bytes take their
 // time. What goes and what comes moves at the same time.
@@ -59,11 +59,11 @@ void Machine::prepare(Operation& operation) {
     const Moves moves = moves_for(operation);
     if (moves.none()) return;
     const ManagedRates& rates = profile().managed;
-    const bool faults = moves.faults > 0;
+    const bool by_faults = moves.faults > 0;
     const double most =
-        (faults ? rates.fault_bytes_per_s() : rates.prefetch_bytes_per_s) / kNanosecondsPerSecond;
+        (by_faults ? rates.fault_bytes_per_s() : rates.prefetch_bytes_per_s) / kNanosecondsPerSecond;
     // A fault takes its time however much of its bytes there was to bring.
-    const std::uint64_t in = faults ? moves.faults * rates.fault_bytes : moves.in;
+    const std::uint64_t in = by_faults ? moves.faults * rates.fault_bytes : moves.in;
     const double populating = time_ns(moves.populated, rates.populate_bytes_per_s);
     if (in > 0 || populating > 0) {
         put_move(operation, in > 0 ? Lane::host_to_device : Lane::none, in, most, populating);
@@ -98,8 +98,8 @@ double Machine::take_eviction_ns() {
 double Machine::host_pages_ns(std::uint64_t address, std::uint64_t bytes, bool write) {
     if (space_->managed().empty()) return 0;
     const std::uint64_t moved = space_->managed().use_by_host(address, bytes, write);
-    const double rate = std::min(profile().managed.fault_bytes_per_s(),
-                                 profile().link.device_to_host_bytes_per_s);
+    const double rate =
+        std::min(profile().managed.fault_bytes_per_s(), profile().link.device_to_host_bytes_per_s);
     return moved == 0 ? 0 : time_ns(moved, rate);
 }
 

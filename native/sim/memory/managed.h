@@ -39,7 +39,7 @@ struct Pages {
     int place = kNowhere;
     bool copy_on_host = false;  // on a card, and the host has the same bytes: going away is free
     std::uint64_t used = 0;     // when they were last used; the smallest is evicted first
-    Advice advice;
+    Advice advice{};
 };
 
 // Bytes that have to move for one operation.
@@ -83,7 +83,8 @@ class ManagedPages {
     // Bytes that make_room() has moved to the host since the last call.
     std::uint64_t take_evicted();
 
-    void advise(std::uint64_t address, std::uint64_t bytes, const std::function<void(Pages&)>& change);
+    void advise(std::uint64_t address, std::uint64_t bytes,
+                const std::function<void(Pages&)>& change);
     // visit(pages) for each run of the range.
     template <class Visit>
     void each(std::uint64_t address, std::uint64_t bytes, Visit visit) const {

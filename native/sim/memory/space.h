@@ -28,7 +28,7 @@ struct Context;
 struct Physical {
     std::uint64_t offset = 0;  // in the memfd, and the checker's address (tagged, see physical_tag)
     std::uint64_t bytes = 0;
-    int device = 0;  // kNowhere: of managed memory, whose pages are counted where they are
+    int device = 0;   // kNowhere: of managed memory, whose pages are counted where they are
     int handles = 0;  // references by the program; 0 and unmapped: released
     int mappings = 0;
     CUmemAllocationProp properties{};

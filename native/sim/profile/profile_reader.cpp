@@ -278,7 +278,8 @@ class ProfileReader {
             section.name.empty() ? "before any [section]" : "in [" + section.name + "]";
         std::string message = "unknown key " + in_quotes(entry.key) + " " + place +
                               "; nearest: " + nearest(entry.key, keys_of(section.name));
-        for (const std::string_view other : {"", "link", "kernels", "compute", "managed", "calls"}) {
+        for (const std::string_view other :
+             {"", "link", "kernels", "compute", "managed", "calls"}) {
             const std::vector<std::string_view> keys = keys_of(other);
             if (other == section.name || std::ranges::find(keys, entry.key) == keys.end()) continue;
             message += other.empty() ? "; that key belongs before any [section]"

@@ -236,9 +236,8 @@ void Core::share_lane(int device, Lane lane, double rate) {
         if (operation->device == device && operation->lane == lane) sharers.push_back(operation);
     }
     const auto most = [](const Operation* each) { return each->most > 0 ? each->most : kNever; };
-    std::stable_sort(
-        sharers.begin(), sharers.end(),
-        [&](const Operation* a, const Operation* b) { return most(a) < most(b); });
+    std::stable_sort(sharers.begin(), sharers.end(),
+                     [&](const Operation* a, const Operation* b) { return most(a) < most(b); });
     // The slowest first: whoever takes less than an equal share makes the others' larger.
     auto count = static_cast<double>(sharers.size());
     auto it = sharers.begin();
