@@ -256,6 +256,18 @@ TEST(a_prefetch_to_a_full_card_does_nothing_where_the_profile_says_so) {
     check_near(card.write_time(b, 8 * kMiB), bytes_of(8 * kMiB) / kFaults + kernel_time(8 * kMiB));
 }
 
+TEST(a_prefetch_larger_than_the_card_ends_where_it_is_full) {
+    const Card card;
+    const CUdeviceptr other = Card::managed(4 * kMiB), pages = card.on_host(24 * kMiB);
+    card.write_time(other, 4 * kMiB);
+    // The other allocation's pages leave, and none of its own.
+    const double both_ways = bytes_of(4 * kMiB) / gpu::kDuplex;
+    check_near(card.time([&] { CHECK_EQUAL(card.prefetch(pages, 24 * kMiB, 0), CUDA_SUCCESS); }),
+               both_ways + bytes_of(12 * kMiB) / kPrefetch + gpu::kCopyLatency);
+    CHECK_EQUAL(Card::used(), 16 * kMiB);
+    check_near(card.write_time(pages, 16 * kMiB), kernel_time(16 * kMiB));
+}
+
 TEST(what_is_mostly_read_leaves_the_card_without_a_transfer) {
     const Card card;
     const CUdeviceptr pages = card.on_host(8 * kMiB), result = gpu::make_memory(2 * kMiB);
