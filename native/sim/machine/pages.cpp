@@ -33,12 +33,12 @@ Moves Machine::moves_for(const Operation& operation) {
             }
             break;
         case Kind::copy:
-            use(operation.source, operation.bytes, false);
-            use(operation.destination, operation.bytes, true);
+            use(operation.source, span_of(operation.box, operation.from), false);
+            use(operation.destination, span_of(operation.box, operation.to), true);
             moves.faults = 0;  // an engine knows what it needs
             break;
         case Kind::set:
-            use(operation.destination, operation.bytes, true);
+            use(operation.destination, span_of(operation.box, operation.to), true);
             moves.faults = 0;
             break;
         case Kind::write_value:
