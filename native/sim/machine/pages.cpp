@@ -60,8 +60,8 @@ void Machine::prepare(Operation& operation) {
     if (moves.none()) return;
     const ManagedRates& rates = profile().managed;
     const bool by_faults = moves.faults > 0;
-    const double most =
-        (by_faults ? rates.fault_bytes_per_s() : rates.prefetch_bytes_per_s) / kNanosecondsPerSecond;
+    const double most = (by_faults ? rates.fault_bytes_per_s() : rates.prefetch_bytes_per_s) /
+                        kNanosecondsPerSecond;
     // A fault takes its time however much of its bytes there was to bring.
     const std::uint64_t in = by_faults ? moves.faults * rates.fault_bytes : moves.in;
     const double populating = time_ns(moves.populated, rates.populate_bytes_per_s);
