@@ -417,6 +417,17 @@ TEST(compute_rates_are_optional_and_known_together_or_not_at_all) {
               "x.toml: [compute] attention_flops_per_s = 0 (not given): must be given"));
 }
 
+TEST(managed_memory_is_known_whole_or_not_at_all) {
+    const double measured = h200().managed.fault_bytes_per_s();
+    CHECK(measured > 10e9 && measured < 12e9);
+    const Profile study = sound(find_profile("memory-sharing", shipped()));
+    CHECK_EQUAL(3'145'728 * study.managed.fault_ns, 47.18592e9);
+    const std::string start = "name = \"x\"\nextends = \"h200\"\n[managed]\n";
+    CHECK(has(extending(start + "fault_ns = 0"), "[managed] fault_ns = 0: must be given with"));
+    CHECK(has(extending(start + "fault_bytes = 5000"), "must be a power of two, at least 4096"));
+    CHECK(has(extending(start + "prefetch_evicts = 2"), "at least 0 and at most 1"));
+}
+
 TEST(a_profile_that_is_not_there_lists_what_is) {
     const std::string error = error_of(find_profile("h20", shipped()));
     CHECK(has(error, "no profile \"h20\" in "));

@@ -256,7 +256,7 @@ def test_driver_calls_that_are_not_simulated_are_named(driver: Driver) -> None:
     library = ctypes.CDLL(driver.path)
     found = ctypes.c_void_p(1)
     ask = (ctypes.byref(found), ctypes.c_int(12000), ctypes.c_uint64(0))
-    for name in (b"cuMemAllocManaged", b"cuMemAlloc"):
+    for name in (b"cuIpcGetMemHandle", b"cuMemAlloc"):
         library.cuGetProcAddress_v2(name, *ask, None)
     with Bench(driver) as bench:
         stream, flag = bench.stream(), bench.memory()
@@ -269,7 +269,7 @@ def test_driver_calls_that_are_not_simulated_are_named(driver: Driver) -> None:
                 ctypes.c_uint(flush_remote_writes),
             )
     missing, refused = driver.sim.unsupported()
-    assert (missing.call, missing.reason, missing.count) == ("cuMemAllocManaged", "missing", 1)
+    assert (missing.call, missing.reason, missing.count) == ("cuIpcGetMemHandle", "missing", 1)
     assert (refused.call, refused.reason) == ("cuStreamWaitValue32_v2", "not_supported")
     assert refused.count == 2
     assert any("test_driver_calls_that_are" in frame for frame in refused.frames)

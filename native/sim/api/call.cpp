@@ -124,6 +124,7 @@ CUresult Call::refuse_unsafe() {
 
 Call::~Call() {
     if (machine_ == nullptr) return;
+    host_ += machine_->take_eviction_ns();
     thread_.host = host_;
     Simulation& all = simulation();
     const bool wall = machine_->settings.wall_clock;

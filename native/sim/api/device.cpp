@@ -127,6 +127,9 @@ int attribute_of(const Machine& machine, CUdevice_attribute attribute, int devic
         case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
         case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:
             return 1;
+        case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
+        case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
+            return profile.managed.given() ? 1 : 0;
         default:
             // Everything else a program may ask for is a feature that is not simulated.
             return attribute >= 1 && attribute <= 161 ? 0 : -1;

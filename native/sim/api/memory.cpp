@@ -106,6 +106,7 @@ struct Known {
     std::uint64_t mapping_bytes = 0;
     bool vmm = false;
     bool accessible = true;
+    bool managed = false;
     MemoryPool* pool = nullptr;
 };
 
@@ -120,7 +121,8 @@ Known look_up(Call& call, std::uint64_t pointer) {
                       .bytes = block->bytes,
                       .id = block->id,
                       .mapping_start = begin,
-                      .mapping_bytes = block->bytes};
+                      .mapping_bytes = block->bytes,
+                      .managed = block->managed};
     } else if (const auto [host_begin, host] = space.host_around(pointer); host != nullptr) {
         known = Known{.host = true,
                       .context = host->context,
@@ -169,10 +171,11 @@ CUresult attribute(Call& call, void* data, CUpointer_attribute which, CUdevicept
             if (known.vmm) return CUDA_ERROR_INVALID_VALUE;
             return give(data, pointer);
         case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-            if (!known.host) return CUDA_ERROR_INVALID_VALUE;
+            if (!known.host && !known.managed) return CUDA_ERROR_INVALID_VALUE;
             return give(data, reinterpret_cast<void*>(pointer));
-        case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
         case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+            return give(data, static_cast<unsigned char>(known.managed));
+        case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
             return give(data, static_cast<unsigned char>(0));
@@ -229,6 +232,8 @@ std::size_t attribute_bytes(CUpointer_attribute which) {
 
 SIM_EXPORT CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
     return run(CallId::cuMemGetInfo_v2, SIM_RETURN_ADDRESS, Needs::context, 0, [&](Call& call) {
+        // Pages of managed memory move while work runs: what is free is looked at as of now.
+        if (!call.machine().space().managed().empty()) call.observe();
         if (free != nullptr) *free = call.machine().space().free_bytes(call.context().device);
         if (total != nullptr) *total = call.machine().space().capacity();
         return CUDA_SUCCESS;

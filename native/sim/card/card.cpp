@@ -222,6 +222,12 @@ void Card::give_memory_back(std::uint64_t bytes) {
     shared().rows[row_].bytes.fetch_sub(bytes);
 }
 
+void Card::count_memory(std::int64_t bytes) {
+    if (!attached_) return;
+    const Locked locked(*this);
+    shared().rows[row_].bytes.fetch_add(static_cast<std::uint64_t>(bytes));
+}
+
 std::uint64_t Card::free_bytes() {
     if (!attached_) return 0;
     const Locked locked(*this);

@@ -43,6 +43,8 @@ class Card final : public Turns {
     // False: it does not fit beside what the other processes have.
     bool take_memory(std::uint64_t bytes);
     void give_memory_back(std::uint64_t bytes);
+    // More or less bytes of this process, whether they fit or not.
+    void count_memory(std::int64_t bytes);
     // Of the whole card. Looks for processes that have died.
     std::uint64_t free_bytes();
 

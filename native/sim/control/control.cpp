@@ -129,8 +129,9 @@ SIM_EXPORT void simHostAccess(const void* pointer, size_t bytes, int write) {
     const Deferred* point = call.thread().host_function;
     if (point != nullptr && point->generation != call.thread().generation) point = nullptr;
     const auto device = call.machine().space().address_of_alias(pointer);
-    call.machine().host_touch(device.value_or(reinterpret_cast<std::uint64_t>(pointer)), bytes,
-                              write != 0, call.site(), point);
+    const std::uint64_t address = device.value_or(reinterpret_cast<std::uint64_t>(pointer));
+    call.machine().host_touch(address, bytes, write != 0, call.site(), point);
+    call.spend(call.machine().host_pages_ns(address, bytes, write != 0));
 }
 
 SIM_EXPORT void simBlockAlloc(uint64_t address, size_t bytes, void* stream) {

@@ -44,6 +44,7 @@ bool unsafe_while_capturing(CallId id) {
     switch (id) {
         case CallId::cuMemAlloc_v2:
         case CallId::cuMemAllocPitch_v2:
+        case CallId::cuMemAllocManaged:
         case CallId::cuMemFree_v2:
         case CallId::cuMemAllocHost_v2:
         case CallId::cuMemHostAlloc:

@@ -115,6 +115,7 @@ void Machine::finished(Operation& operation, double end) {
             operation.call, operation.kernel != nullptr ? operation.kernel->name : "",
             operation.lane, operation.device, stream.id, operation.start, end, operation.bytes});
     }
+    if (operation.kind == Kind::migrate) return;  // part of another operation of the stream
     if (stream.last == &operation) stream.last = nullptr;
     if (--stream.pending == 0 && stream.destroyed) {
         std::erase_if(stream.context->streams,

@@ -18,6 +18,7 @@ std::shared_ptr<Machine> Machine::make(Settings settings, std::string& error) {
     machine->space_ =
         Space::make(given.data, given.devices, given.capacity, given.profile.granularity, error);
     if (machine->space_ == nullptr) return nullptr;
+    machine->space_->managed().configure(given.profile.managed);
     machine->core_ = std::make_unique<Core>(given.profile, given.devices, *machine);
     if (!given.card.empty()) {
         machine->card = Card::attach(given, error);

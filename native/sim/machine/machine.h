@@ -225,6 +225,7 @@ class Machine final : public Effects {
                        const Site& site);
 
     // Effects of operations at their time.
+    void prepare(Operation& operation) override;
     void started(Operation& operation) override;
     void finished(Operation& operation, double end) override;
     bool lost(const Operation& operation) override;
@@ -249,6 +250,10 @@ class Machine final : public Effects {
     std::size_t modules() const { return modules_.size(); }
     std::size_t contexts() const { return contexts_.size(); }
     std::uint64_t value_at(std::uint64_t address, unsigned width);
+    // Host time of what had to leave a card for memory that cannot.
+    double take_eviction_ns();
+    // Of an access of the host to managed memory: pages come from a card by faults.
+    double host_pages_ns(std::uint64_t address, std::uint64_t bytes, bool write);
     void drop_physical(const std::shared_ptr<Physical>& physical);
 
   private:
@@ -259,6 +264,10 @@ class Machine final : public Effects {
     void run_copy(Operation& operation);
     void run_set(Operation& operation);
     void run_write(Operation& operation);
+    // Managed memory that an operation uses, and what has to move for it.
+    Moves moves_for(const Operation& operation);
+    void put_move(Operation& operation, Lane lane, std::uint64_t bytes, double most,
+                  double latency);
     // The newest unfinished operations that the next one on a stream has to wait for.
     std::vector<Operation*> predecessors(const Stream& stream);
     template <class Visit>

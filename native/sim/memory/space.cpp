@@ -114,8 +114,14 @@ void Space::give_capacity_back(int device, std::uint64_t bytes) {
     if (card_ != nullptr) card_->give_memory_back(bytes);
 }
 
+void Space::count_pages(int device, std::int64_t bytes) {
+    used_[device] += static_cast<std::uint64_t>(bytes);
+    if (card_ != nullptr) card_->count_memory(bytes);
+}
+
 std::shared_ptr<Physical> Space::create(int device, std::uint64_t bytes,
                                         const CUmemAllocationProp& properties) {
+    if (bytes > free_bytes(device)) managed_.make_room(device, bytes);
     if (!take_capacity(device, bytes)) return nullptr;
     auto physical = std::make_shared<Physical>();
     physical->offset = next_offset_;
@@ -133,7 +139,7 @@ std::shared_ptr<Physical> Space::create(int device, std::uint64_t bytes,
 
 bool Space::release_if_unused(const std::shared_ptr<Physical>& physical) {
     if (physical->handles > 0 || physical->mappings > 0) return false;
-    give_capacity_back(physical->device, physical->bytes);
+    if (physical->device != kNowhere) give_capacity_back(physical->device, physical->bytes);
     if (data_) {
         fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   static_cast<off_t>(physical->offset), static_cast<off_t>(physical->bytes));
@@ -160,6 +166,10 @@ void Space::displace(std::uint64_t address) {
     if (data_) {
         mmap(alias(address), it->second.bytes, PROT_NONE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        if (it->second.physical->device == kNowhere) {
+            mmap(reinterpret_cast<void*>(address), it->second.bytes, PROT_NONE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        }
     }
     --it->second.physical->mappings;
     mappings_.erase(it);
@@ -219,6 +229,38 @@ std::uint64_t Space::allocate(int device, std::uint64_t bytes, Context* context,
     return address;
 }
 
+std::uint64_t Space::allocate_managed(std::uint64_t bytes, Context* context, const Site& site) {
+    const std::uint64_t footprint = round_up(bytes, granularity_);
+    auto physical = std::make_shared<Physical>();
+    physical->offset = next_offset_;
+    physical->bytes = footprint;
+    physical->device = kNowhere;
+    const auto end = static_cast<off_t>(next_offset_ + footprint);
+    if (data_ && ftruncate(file_, end) != 0) return 0;
+    next_offset_ += footprint;
+    const std::uint64_t address = take_addresses(footprint, granularity_, 0);
+    if (address == 0) return 0;
+    if (!place(address, physical, true)) {
+        give_addresses(address, footprint);
+        return 0;
+    }
+    void* const at = reinterpret_cast<void*>(address);
+    if (data_ && mmap(at, footprint, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_,
+                      static_cast<off_t>(physical->offset)) == MAP_FAILED) {
+        unback(address);
+        return 0;
+    }
+    allocations_.emplace(address, Allocation{.bytes = bytes,
+                                             .footprint = footprint,
+                                             .mapping = address,
+                                             .context = context,
+                                             .id = next_id_++,
+                                             .site = site,
+                                             .managed = true});
+    managed_.add(address, bytes);
+    return address;
+}
+
 const Allocation* Space::allocation_at(std::uint64_t address) const {
     auto it = allocations_.find(address);
     return it == allocations_.end() ? nullptr : &it->second;
@@ -234,6 +276,7 @@ std::uint64_t Space::free(std::uint64_t address) {
     auto it = allocations_.find(address);
     const Allocation block = it->second;
     allocations_.erase(it);
+    if (block.managed) managed_.remove(address);
     auto slab = slabs_.find(block.mapping);
     if (slab != slabs_.end()) {
         slab->second.holes.insert(address, block.footprint);

@@ -18,6 +18,7 @@
 #include "base/range_set.h"
 #include "driver/cuda_abi.h"
 #include "sim/checker/call_sites.h"
+#include "sim/memory/managed.h"
 
 namespace vramkit::sim {
 
@@ -28,7 +29,7 @@ class Card;
 struct Physical {
     std::uint64_t offset = 0;  // in the memfd, and the checker's address (tagged, see physical_tag)
     std::uint64_t bytes = 0;
-    int device = 0;
+    int device = 0;   // kNowhere: of managed memory, whose pages are counted where they are
     int handles = 0;  // references by the program; 0 and unmapped: released
     int mappings = 0;
     CUmemAllocationProp properties{};
@@ -42,7 +43,7 @@ struct Mapping {
     bool writable = false;
 };
 
-// A block of cuMemAlloc.
+// A block of cuMemAlloc or cuMemAllocManaged.
 struct Allocation {
     std::uint64_t bytes = 0;      // asked for
     std::uint64_t footprint = 0;  // taken
@@ -51,6 +52,7 @@ struct Allocation {
     std::uint64_t id = 0;  // of the buffer, unique
     Site site;             // of the call that made it
     bool freed = false;    // by cuMemFreeAsync, which its stream has not reached
+    bool managed = false;
 };
 
 // Page-locked host memory.
@@ -97,6 +99,13 @@ class Space {
     // a whole page where a small block was the first or the last in it.
     std::uint64_t allocate(int device, std::uint64_t bytes, Context* context, const Site& site,
                            std::uint64_t& made);
+    // cuMemAllocManaged: takes addresses, which the host may access too, and no memory of a card.
+    std::uint64_t allocate_managed(std::uint64_t bytes, Context* context, const Site& site);
+    ManagedPages& managed() { return managed_; }
+    const ManagedPages& managed() const { return managed_; }
+    // Pages of managed memory that came to a card or left it. There was room: where another process
+    // took it at the same moment, the card has more than its capacity until pages leave.
+    void count_pages(int device, std::int64_t bytes);
     // The allocation that begins at, or contains, an address.
     const Allocation* allocation_at(std::uint64_t address) const;
     std::pair<std::uint64_t, const Allocation*> allocation_around(std::uint64_t address) const;
@@ -188,6 +197,7 @@ class Space {
     };
     std::map<std::uint64_t, SmallSlab> slabs_;  // by address of their mapping
     std::size_t vmm_mappings_ = 0;
+    ManagedPages managed_{*this};
 };
 
 }  // namespace vramkit::sim

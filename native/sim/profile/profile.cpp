@@ -43,6 +43,29 @@ constexpr auto known_call_names = [] {
 namespace fields {
 namespace {
 
+// Managed memory is known whole or not at all.
+std::optional<Problem> find_managed_contradiction(const ManagedRates& m) {
+    const std::pair<std::string_view, double> figures[] = {
+        {"fault_bytes", static_cast<double>(m.fault_bytes)},
+        {"fault_ns", m.fault_ns},
+        {"faults_at_once", m.faults_at_once},
+        {"populate_bytes_per_s", m.populate_bytes_per_s},
+        {"prefetch_bytes_per_s", m.prefetch_bytes_per_s},
+    };
+    const auto known = [](const auto& each) { return each.second > 0; };
+    if (std::ranges::any_of(figures, known) && !std::ranges::all_of(figures, known)) {
+        const auto unknown = std::ranges::find_if_not(figures, known);
+        return Problem{"managed", std::string(unknown->first), "0",
+                       "must be given with the other figures of [managed], or all of them be 0 or "
+                       "left out: no managed memory"};
+    }
+    if (m.given() && (m.fault_bytes < 4096 || (m.fault_bytes & (m.fault_bytes - 1)) != 0)) {
+        return Problem{"managed", "fault_bytes", std::to_string(m.fault_bytes),
+                       "must be a power of two, at least 4096"};
+    }
+    return {};
+}
+
 // Rules for single values beyond their bounds, and between values.
 std::optional<Problem> find_contradiction(const Profile& p) {
     if ((p.granularity & (p.granularity - 1)) != 0) {
@@ -97,7 +120,7 @@ std::optional<Problem> find_contradiction(const Profile& p) {
                        "must be given with the other two rates of [compute], or all three be 0 or "
                        "left out: not known"};
     }
-    return {};
+    return find_managed_contradiction(p.managed);
 }
 
 }  // namespace

@@ -71,6 +71,22 @@ struct Sharing {
     double time_slice_loss = 0;  // share of the time lost while processes compute in turn
 };
 
+// [managed]: pages of managed memory on their way. Optional; all 0: the card has no managed memory.
+struct ManagedRates {
+    std::uint64_t fault_bytes = 0;    // that one page fault brings in; a power of two from 4096
+    double fault_ns = 0;              // time of one
+    double faults_at_once = 0;        // how many are served at a time
+    double populate_bytes_per_s = 0;  // pages on the card that have no data anywhere yet
+    double prefetch_bytes_per_s = 0;  // in bulk, each way; at most the link's rate is had
+    std::uint64_t prefetch_evicts =
+        0;  // 1: a prefetch to a full card evicts; 0: it fills what is free
+
+    bool given() const { return fault_bytes > 0; }
+    double fault_bytes_per_s() const {
+        return static_cast<double>(fault_bytes) * faults_at_once / fault_ns * 1e9;
+    }
+};
+
 struct Profile {
     std::string name;         // letters, digits, . _ -; what reports call the profile
     std::string device_name;  // what cuDeviceGetName answers
@@ -94,6 +110,7 @@ struct Profile {
     Kernels kernels;
     Compute compute;
     Sharing sharing;
+    ManagedRates managed;
 
     double default_call_ns = 0;        // [calls] default: every call without an entry of its own
     std::vector<CallCost> calls;       // [calls], by call index; one for each of known_calls()

@@ -53,7 +53,7 @@ std::optional<Problem> find_problem(const Profile& profile);
 
 // Whether a profile that extends no other may leave a section's keys out.
 inline bool optional_section(std::string_view section) {
-    return section == "compute" || section == "sharing";
+    return section == "compute" || section == "sharing" || section == "managed";
 }
 
 template <class Member>
@@ -105,6 +105,13 @@ void for_each_field(SomeProfile& p, Visit&& visit) {
     visit("compute", "attention_flops_per_s", c.attention_flops_per_s, rate_if_known);
     visit("compute", "weights_bytes_per_s", c.weights_bytes_per_s, rate_if_known);
     visit("sharing", "time_slice_loss", p.sharing.time_slice_loss, loss);
+    auto& m = p.managed;
+    visit("managed", "fault_bytes", m.fault_bytes, Bounds{0, 1 << 30});
+    visit("managed", "fault_ns", m.fault_ns, duration);
+    visit("managed", "faults_at_once", m.faults_at_once, Bounds{0, 1e6});
+    visit("managed", "populate_bytes_per_s", m.populate_bytes_per_s, rate_if_known);
+    visit("managed", "prefetch_bytes_per_s", m.prefetch_bytes_per_s, rate_if_known);
+    visit("managed", "prefetch_evicts", m.prefetch_evicts, Bounds{0, 1});
     visit("calls", "default", p.default_call_ns, duration);
 }
 

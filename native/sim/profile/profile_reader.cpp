@@ -17,8 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 using namespace fields;
 
-constexpr std::string_view section_names[] = {"link",    "kernels", "compute",
-                                              "sharing", "calls",   "calls_busy"};
+constexpr std::string_view section_names[] = {"link",    "kernels", "compute",   "sharing",
+                                              "managed", "calls",   "calls_busy"};
 constexpr std::size_t largest_file = 1 << 20;
 
 std::string joined(const std::vector<std::string>& words) {
@@ -279,7 +279,7 @@ class ProfileReader {
         std::string message = "unknown key " + in_quotes(entry.key) + " " + place +
                               "; nearest: " + nearest(entry.key, keys_of(section.name));
         for (const std::string_view other :
-             {"", "link", "kernels", "compute", "sharing", "calls"}) {
+             {"", "link", "kernels", "compute", "sharing", "managed", "calls"}) {
             const std::vector<std::string_view> keys = keys_of(other);
             if (other == section.name || std::ranges::find(keys, entry.key) == keys.end()) continue;
             message += other.empty() ? "; that key belongs before any [section]"

@@ -73,11 +73,22 @@ void Core::drain() {
     if (rates_stale_) share_rates();
 }
 
+void Core::put_before(Operation* operation, Operation* first) {
+    depend(operation, first);
+    first->issued = now_;
+    ready_.push_back(first);
+}
+
 void Core::begin(Operation* operation) {
     operation->start = now_;
     if (effects_.lost(*operation)) {
         complete(operation);
         return;
+    }
+    if (!operation->prepared) {
+        operation->prepared = true;
+        effects_.prepare(*operation);
+        if (operation->blockers > 0) return;
     }
     effects_.started(*operation);
     if (operation->latency > 0) {
@@ -205,35 +216,20 @@ void Core::share_rates() {
     const Link& link = profile_.link;
     std::vector<Operation*> kernels;
     for (int device = 0; device < static_cast<int>(kernels_running_.size()); ++device) {
-        int down = 0, up = 0, on_device = 0;
+        int down = 0, up = 0;
         kernels.clear();
         for (Operation* operation : running_) {
             if (operation->device != device) continue;
             down += operation->lane == Lane::host_to_device;
             up += operation->lane == Lane::device_to_host;
-            on_device += operation->lane == Lane::on_device;
             if (operation->lane == Lane::compute) kernels.push_back(operation);
         }
         const bool duplex = (down > 0 || used_by_others(Lane::host_to_device)) &&
                             (up > 0 || used_by_others(Lane::device_to_host));
-        for (Operation* operation : running_) {
-            if (operation->device != device) continue;
-            double rate = 0;
-            int sharers = 0;
-            if (operation->lane == Lane::host_to_device) {
-                rate = duplex ? link.duplex_bytes_per_s : link.host_to_device_bytes_per_s;
-                sharers = down;
-            } else if (operation->lane == Lane::device_to_host) {
-                rate = duplex ? link.duplex_bytes_per_s : link.device_to_host_bytes_per_s;
-                sharers = up;
-            } else if (operation->lane == Lane::on_device) {
-                rate = link.device_to_device_bytes_per_s;
-                sharers = on_device;
-            } else {
-                continue;
-            }
-            set_rate(operation, rate / kNanosecondsPerSecond / sharers);
-        }
+        const double both = link.duplex_bytes_per_s;
+        share_lane(device, Lane::host_to_device, duplex ? both : link.host_to_device_bytes_per_s);
+        share_lane(device, Lane::device_to_host, duplex ? both : link.device_to_host_bytes_per_s);
+        share_lane(device, Lane::on_device, link.device_to_device_bytes_per_s);
         share_multiprocessors(kernels);
     }
     if (turns_ == nullptr) return;
@@ -271,6 +267,28 @@ void Core::take_turn(Lane lane) {
         operation->boundary = rate > 0 ? now_ + (operation->boundary - now_) / rate : kNever;
         set_rate(operation, operation->rate * rate);
     }
+}
+
+// Equal shares; what an operation cannot take is left to the others. `rate`: bytes a second.
+void Core::share_lane(int device, Lane lane, double rate) {
+    double left = rate / kNanosecondsPerSecond;
+    std::vector<Operation*> sharers;
+    for (Operation* operation : running_) {
+        if (operation->device == device && operation->lane == lane) sharers.push_back(operation);
+    }
+    const auto most = [](const Operation* each) { return each->most > 0 ? each->most : kNever; };
+    std::stable_sort(sharers.begin(), sharers.end(),
+                     [&](const Operation* a, const Operation* b) { return most(a) < most(b); });
+    // The slowest first: whoever takes less than an equal share makes the others' larger.
+    auto count = static_cast<double>(sharers.size());
+    auto it = sharers.begin();
+    for (; it != sharers.end() && most(*it) < left / count; ++it) {
+        set_rate(*it, (*it)->most);
+        left -= (*it)->most;
+        count -= 1;
+    }
+    const double share = left / count;
+    for (; it != sharers.end(); ++it) set_rate(*it, share);
 }
 
 void Core::share_multiprocessors(std::vector<Operation*>& kernels) {

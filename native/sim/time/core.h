@@ -23,6 +23,8 @@ namespace vramkit::sim {
 class Effects {
   public:
     virtual ~Effects() = default;
+    // Before started(): may put other operations before it (Core::put_before), once.
+    virtual void prepare(Operation& operation) = 0;
     virtual void started(Operation& operation) = 0;
     virtual void finished(Operation& operation, double end) = 0;
     // The context is lost: the operation ends at once and does nothing.
@@ -53,6 +55,8 @@ class Core {
         ++later->blockers;
     }
     void issue(Operation* operation);
+    // Issues `first` now, which the operation that is being prepared has to wait for.
+    void put_before(Operation* operation, Operation* first);
 
     // Handles the next event at or before `until`. False: there is none; time is then at `until`,
     // or unchanged where that is infinite.
@@ -91,6 +95,7 @@ class Core {
     void complete(Operation* operation);
     void drain();
     void share_rates();
+    void share_lane(int device, Lane lane, double rate);
     void share_multiprocessors(std::vector<Operation*>& kernels);
     void take_turn(Lane lane);
     bool used_by_others(Lane lane) const;

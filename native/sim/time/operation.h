@@ -33,6 +33,8 @@ enum class Kind : std::uint8_t {
     write_value,
     wait_value,
     free,  // of a block of cuMemAlloc, in stream order
+    prefetch,
+    migrate,  // pages of managed memory on their way, before an operation that needs them
 };
 
 // What an operation occupies while it runs. Operations on one lane of a device share its rate.
@@ -52,6 +54,7 @@ struct Operation {
     double issued = 0;   // reaches the card
     double latency = 0;  // from ready to working
     double work = 0;     // bytes; of kernels nanoseconds
+    double most = 0;     // bytes a nanosecond, where its lane has more; 0: no limit
     double demand = 1;   // of kernels: the share of the multiprocessors asked for
     double wave = 0;     // of kernels: work of one wave of blocks, which runs to its end
     double start = 0;
@@ -60,6 +63,8 @@ struct Operation {
     double finish = 0;    // at this rate
     double share = 0;     // of kernels: of the multiprocessors, held until the wave ends
     double boundary = 0;  // of kernels: when the wave under way ends
+
+    bool prepared = false;  // Effects::prepare() has seen it
 
     // Order: how many operations this one still waits for, and who waits for it.
     std::uint32_t blockers = 0;
