@@ -76,22 +76,12 @@ void Agent::add(Card& card) {
 void Agent::want() {
     const std::lock_guard guard(facts_);
     if (!connected_.load()) return;
-    for (const auto& known : cards_) say_usage(*known);
-    connection_.send(wire::want_message{turn_});
+    say_want();
 }
 
 void Agent::wait_for_credits() {
     std::unique_lock guard(facts_);
-    for (const auto& known : cards_) {
-        if (!known->number || !connected_.load()) continue;
-        const std::uint64_t coming = known->card->engine().bytes_to_come();
-        const std::uint64_t spare = known->card->credits().spare();
-        if (coming > spare && known->needed != coming - spare) {
-            known->needed = coming - spare;
-            say_usage(*known);
-            connection_.send(wire::need_message{*known->number, known->needed});
-        }
-    }
+    for (const auto& known : cards_) say_need(*known);
     changed_.wait_for(guard, 50ms);
 }
 
@@ -205,7 +195,8 @@ void Agent::announce() {
         // From here on the program takes nothing that the daemon has not given.
         const std::uint64_t held = program_.limit_credits(*known->card);
         known->unswappable_held = 0;
-        known->needed = 0;
+        known->promised.store(0);
+        known->required = 0;
         known->said = {};
         wire::device_message device{};
         memcpy(device.uuid, known->uuid.bytes, sizeof device.uuid);
@@ -242,9 +233,7 @@ void Agent::hear(const wire::Frame& frame) {
                                      [](const auto& known) { return known->number.has_value(); });
         if (first && all) {
             if (phase_ == Phase::running) connection_.send(wire::running_message{turn_});
-            if (phase_ != Phase::running && program_.somebody_waits()) {
-                connection_.send(wire::want_message{turn_});
-            }
+            if (phase_ != Phase::running && program_.somebody_waits()) say_want();
         }
         changed_.notify_all();
     } else if (const auto grant = frame.as<wire::grant_message>()) {
@@ -256,6 +245,9 @@ void Agent::hear(const wire::Frame& frame) {
         CreditPage page(connection_.next_descriptor(), false);
         if (page) givers_.insert_or_assign(source->giver, std::move(page));
         sources_[source->source] = {source->card, source->giver, source->from, source->until};
+        if (Known* const known = known_of(source->card)) {
+            known->promised.fetch_add(source->until - source->from);
+        }
     } else if (const auto ended = frame.as<wire::source_ended_message>()) {
         end_source(*ended);
     } else if (const auto stop = frame.as<wire::stop_message>()) {
@@ -333,10 +325,11 @@ void Agent::end_source(const wire::source_ended_message& ended) {
     if (found == sources_.end()) return;
     const Source source = found->second;
     sources_.erase(found);
-    if (Known* const known = known_of(source.card); known != nullptr && ended.upto > source.at) {
-        known->card->credits().give(ended.upto - source.at);
-        changed_.notify_all();
-    }
+    Known* const known = known_of(source.card);
+    if (known == nullptr) return;
+    if (ended.upto > source.at) known->card->credits().give(ended.upto - source.at);
+    known->promised.fetch_sub(source.until - source.at);
+    changed_.notify_all();
 }
 
 // In steps, so that the program's allocations do not wait for all of it.
@@ -378,7 +371,7 @@ void Agent::go_on_stopping() {
     const std::lock_guard guard(facts_);
     say_all_usage();
     connection_.send(wire::stopped_message{turn_});
-    if (program_.somebody_waits()) connection_.send(wire::want_message{turn_});
+    if (program_.somebody_waits()) say_want();
 }
 
 void Agent::go_on_bringing() {
@@ -389,8 +382,11 @@ void Agent::go_on_bringing() {
             fail("bringing memory to the card", why);
             std::this_thread::sleep_for(1ms);
             return;
-        case Program::Brought::some:
+        case Program::Brought::some: {
+            const std::lock_guard guard(facts_);
+            for (const auto& known : cards_) say_need(*known);
             return;
+        }
         case Program::Brought::all:
             if (phase_ == Phase::starting) open_gate();
     }
@@ -405,6 +401,7 @@ void Agent::open_gate() {
     idle_is_checked_ = is_idle_ = false;
     const std::lock_guard guard(facts_);
     if (!connected_.load()) return;
+    for (const auto& known : cards_) known->required = 0;
     say_all_usage();
     connection_.send(wire::running_message{turn_});
 }
@@ -419,6 +416,7 @@ void Agent::pull_credits() {
             const std::uint64_t given = std::min(giver->second.given(from.card), from.until);
             if (given > from.at) {
                 known->card->credits().give(given - from.at);
+                known->promised.fetch_sub(given - from.at);
                 from.at = given;
                 any = true;
             }
@@ -438,7 +436,7 @@ void Agent::every_so_often() {
             hold_unswappable(*known);
             const bool running = phase_ == Phase::running;
             if (running && known->card->engine().bytes_to_come() == 0) {
-                known->needed = 0;
+                known->required = 0;
                 // What is freed and not used again is for others.
                 const std::uint64_t spare = known->card->credits().spare();
                 if (spare > kKeptSpare && page_) {
@@ -488,13 +486,8 @@ void Agent::hold_unswappable(Known& known) {
         credits.give(known.unswappable_held - now);
         known.unswappable_held = now;
     } else if (now > known.unswappable_held) {
-        const std::uint64_t missing = now - known.unswappable_held;
-        const std::uint64_t taken = credits.take_up_to(missing);
-        known.unswappable_held += taken;
-        if (taken < missing && known.needed != missing - taken) {
-            known.needed = missing - taken;
-            connection_.send(wire::need_message{*known.number, known.needed});
-        }
+        known.unswappable_held += credits.take_up_to(now - known.unswappable_held);
+        say_need(known);
     }
 }
 
@@ -526,6 +519,29 @@ void Agent::say_usage(Known& known) {
 
 void Agent::say_all_usage() {
     for (const auto& known : cards_) say_usage(*known);
+}
+
+void Agent::say_need(Known& known) {
+    if (!known.number || !connected_.load()) return;
+    const swap::Usage usage = known.card->engine().usage();
+    const std::uint64_t unswappable = known.card->unswappable();
+    const std::uint64_t required = usage.resident + usage.arriving + usage.swapped +
+                                   usage.unbacked + unswappable;
+    const std::uint64_t has = usage.resident + usage.arriving + known.unswappable_held +
+                              known.card->credits().spare() + known.promised.load();
+    if (required <= has || required == known.required) return;
+    known.required = required;
+    say_usage(known);
+    connection_.send(wire::need_message{*known.number, required - has});
+}
+
+void Agent::say_want() {
+    for (const auto& known : cards_) {
+        say_usage(*known);
+        known->required = 0;
+        say_need(*known);
+    }
+    connection_.send(wire::want_message{turn_});
 }
 
 void Agent::fail(const char* what, const Failure& why) {

@@ -54,7 +54,8 @@ class Agent {
         bool announced = false;
         std::optional<std::uint32_t> number;  // the daemon's
         std::uint64_t unswappable_held = 0;   // credits held for what cannot be swapped
-        std::uint64_t needed = 0;             // as last said
+        std::atomic<std::uint64_t> promised{0};  // to come from sources
+        std::uint64_t required = 0;              // on the card, as last said
         wire::usage_message said{};
     };
     struct Source {
@@ -91,6 +92,9 @@ class Agent {
     // With facts_: threads of the program say them too.
     void say_usage(Known& known);
     void say_all_usage();
+    // What credits do not suffice for: new memory is needed as soon as the program runs on.
+    void say_need(Known& known);
+    void say_want();
     void fail(const char* what, const Failure& why);
 
     Program& program_;

@@ -1,6 +1,7 @@
 // Linked with libcuda.so.1. Works on the card in ways that programs have, and prints what came out:
 // the same however often its memory leaves the card and comes back.
 //   works KIND [STEPS]
+//   works rounds MIB COUNT
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -283,6 +284,31 @@ void threads(int count, int steps) {
     }
 }
 
+// Works on so many MiB until it has made so many rounds: what comes out says how many those were.
+void rounds(int mebibytes, int count) {
+    CUstream stream;
+    CALL(cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, 0);
+    std::vector<Block> blocks;
+    for (int index = 0; index < 4; ++index) {
+        blocks.push_back(allocate((size_t(mebibytes) << 20) / 4));
+        launch(fill, stream, blocks.back().address, blocks.back().bytes / 4, index);
+    }
+    puts("begins");
+    fflush(stdout);
+    for (int round = 0; round < count; ++round) {
+        const size_t words = blocks[0].bytes / 4;
+        for (int index = 0; index < 4; ++index) {
+            launch(add, stream, blocks[index].address, blocks[index].address,
+                   blocks[(index + 1) % 4].address, words);
+        }
+        CALL(cuStreamSynchronize, stream);
+    }
+    for (Block& block : blocks) {
+        printf("%llx\n", sum(block, stream));
+        give_back(block);
+    }
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -300,6 +326,7 @@ int main(int count, char** words) {
     if (kind == "default_stream") at_random(1, steps, true, said);
     if (kind == "threads" || kind == "per_thread_streams") threads(4, steps);
     if (kind == "graphs") graphs(steps);
+    if (kind == "rounds") rounds(steps, atoi(words[3]));
     if (kind == "contexts") contexts();
     if (kind == "out_of_memory") out_of_memory();
     if (kind == "fork_after") {
