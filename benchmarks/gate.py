@@ -78,7 +78,7 @@ def run(options: Namespace, mode: str, streams: int, folder: Path) -> Launches:
         trace.mkdir(exist_ok=True)
         variables["VRAMKIT_GATE_TRACE"] = str(trace)
     elif mode == "sharing":
-        variables["VRAMKIT_GATE_LIMIT"] = str(1 << 40)
+        variables["VRAMKIT_SHARE"] = "swap"
     with gate_launch(words, variables) as launch:
         ended = run_program(launch, capture=True)
     if ended.status != 0:

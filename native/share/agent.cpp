@@ -273,6 +273,7 @@ void Agent::begin_stop(std::uint64_t turn) {
         connection_.send(wire::stopped_message{turn});
         return;
     }
+    expects_turns_.store(true, std::memory_order_relaxed);
     phase_ = Phase::stopping;
     closed_ = LaunchGate::is_closed();  // starting: its gate is closed
     is_quiet_.store(false);
@@ -334,6 +335,7 @@ void Agent::end_source(const wire::source_ended_message& ended) {
 
 // In steps, so that the program's allocations do not wait for all of it.
 void Agent::prepare(std::uint64_t bytes) {
+    expects_turns_.store(true, std::memory_order_relaxed);  // not all programs fit
     if (preparer_.is_busy()) return;
     preparer_.start([this, bytes] {
         for (std::uint64_t step = kPrepareStep;; step += kPrepareStep) {
@@ -525,8 +527,8 @@ void Agent::say_need(Known& known) {
     if (!known.number || !connected_.load()) return;
     const swap::Usage usage = known.card->engine().usage();
     const std::uint64_t unswappable = known.card->unswappable();
-    const std::uint64_t required = usage.resident + usage.arriving + usage.swapped +
-                                   usage.unbacked + unswappable;
+    const std::uint64_t required =
+        usage.resident + usage.arriving + usage.swapped + usage.unbacked + unswappable;
     const std::uint64_t has = usage.resident + usage.arriving + known.unswappable_held +
                               known.card->credits().spare() + known.promised.load();
     if (required <= has || required == known.required) return;

@@ -38,6 +38,9 @@ class Agent {
     bool idle();
     bool lease(bool begins);
 
+    // Others wait for the card at times, or soon will: it must be quiet soon after a stop.
+    bool expects_turns() const { return expects_turns_.load(std::memory_order_relaxed); }
+
     void forget_in_child() { connection_.forget(); }
 
   private:
@@ -52,8 +55,8 @@ class Agent {
         Card* card = nullptr;
         CUuuid uuid{};
         bool announced = false;
-        std::optional<std::uint32_t> number;  // the daemon's
-        std::uint64_t unswappable_held = 0;   // credits held for what cannot be swapped
+        std::optional<std::uint32_t> number;     // the daemon's
+        std::uint64_t unswappable_held = 0;      // credits held for what cannot be swapped
         std::atomic<std::uint64_t> promised{0};  // to come from sources
         std::uint64_t required = 0;              // on the card, as last said
         wire::usage_message said{};
@@ -110,6 +113,7 @@ class Agent {
 
     std::atomic<int> leases_{0};
     std::atomic<bool> said_idle_{false};
+    std::atomic<bool> expects_turns_{false};
 
     // Of the agent's thread alone.
     Phase phase_ = Phase::running;

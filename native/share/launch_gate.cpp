@@ -109,7 +109,8 @@ std::uint64_t LaunchGate::launches() {
     for (const Passenger* each = passengers.load(std::memory_order_acquire); each != nullptr;
          each = each->next) {
         const std::uint32_t left = each->launches_left.load(std::memory_order_relaxed);
-        sum += each->launches.load(std::memory_order_relaxed) + (window_ - std::min(left, window_));
+        const std::uint32_t window = each->window.load(std::memory_order_relaxed);
+        sum += each->launches.load(std::memory_order_relaxed) + window - std::min(left, window);
     }
     return sum;
 }

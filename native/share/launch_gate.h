@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <mutex>
 
+#include "share/in_flight.h"
+
 namespace vramkit::share {
 
 // Why a call may not simply go on.
@@ -24,11 +26,13 @@ enum Attention : std::uint32_t {
 // What a thread has at the gate. Never freed: another thread may be looking at it. Those of threads
 // that ended are used again.
 struct Passenger {
-    constexpr explicit Passenger(std::uint32_t window) : launches_left(window) {}
+    constexpr explicit Passenger(std::uint32_t every) : launches_left(every), window(every) {}
 
     std::atomic<std::uint32_t> inside{0};      // driver calls in progress
     std::atomic<std::uint32_t> launches_left;  // until the next look at the work in flight
+    std::atomic<std::uint32_t> window;         // launches from one look to the next
     std::atomic<std::uint64_t> launches{0};    // up to the last look
+    InFlight in_flight;                        // of the thread alone
     std::atomic<bool> taken{true};
     Passenger* next = nullptr;
 };

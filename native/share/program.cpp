@@ -160,12 +160,16 @@ Program::Brought Program::wait_for_turn(Failure& why) {
 }
 
 void Program::after_many_launches(Passenger& me, CUstream stream) {
-    me.launches.fetch_add(LaunchGate::window(), std::memory_order_relaxed);
-    me.launches_left.store(LaunchGate::window(), std::memory_order_relaxed);
-    if (settings_.chaos != 0 && !forked() && !is_captured(stream) &&
-        me.inside.load(std::memory_order_relaxed) == 0) {
-        swap_everything();
-    }
+    std::uint32_t window = me.window.load(std::memory_order_relaxed);
+    me.launches.fetch_add(window, std::memory_order_relaxed);
+    me.launches_left.store(window, std::memory_order_relaxed);
+    // Inside another call, or into a graph: nothing may wait.
+    if (me.inside.load(std::memory_order_relaxed) > 0 || forked() || is_captured(stream)) return;
+    if (settings_.chaos != 0) swap_everything();
+    if (agent_ == nullptr || !agent_->expects_turns()) return;
+    window = me.in_flight.look(call(), stream, window);
+    me.window.store(window, std::memory_order_relaxed);
+    me.launches_left.store(window, std::memory_order_relaxed);
 }
 
 Program::Brought Program::bring_everything(Failure& why) {
