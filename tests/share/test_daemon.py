@@ -141,6 +141,42 @@ def test_a_lost_connection_keeps_its_memory_until_the_process_comes_back(
     assert free(daemon) == 10 * GIB
 
 
+def test_memory_of_a_returning_program_is_nobody_elses(
+    daemon: Running, clients: MakeClient
+) -> None:
+    """Between its hello and what it holds, others get nothing of it."""
+    client, other = clients(), clients()
+    client.start(12 * GIB)
+    until(lambda: client.running_said, [client])
+    client.lost()
+    until(lambda: status(daemon.path).programs[0].state == "lost", [])
+    with raw(daemon.path) as sock:
+        sock.sendall(encode(protocol.Hello(1, 1, client.ticks, 1000, 0, 0, 0, "back")))
+        until(lambda: status(daemon.path).programs[-1].name == "back", [other])
+        other.start(20 * GIB)
+        until(
+            lambda: other.resident == 10 * GIB or status(daemon.path).programs[0].blocked, [other]
+        )
+        assert free(daemon) <= 10 * GIB
+        assert other.resident <= 10 * GIB
+        sock.sendall(encode(protocol.Device(CARD, 24 * GIB, 2 * GIB)))
+        until(lambda: other.running_said, [other])
+
+
+def test_a_process_that_executes_another_program_has_no_memory_any_more(
+    daemon: Running, clients: MakeClient
+) -> None:
+    client = clients()
+    client.start(12 * GIB)
+    until(lambda: client.running_said, [client])
+    client.lost()
+    until(lambda: status(daemon.path).programs[0].state == "lost", [])
+    with raw(daemon.path) as sock:
+        hello = protocol.Hello(1, 1, client.ticks, 1000, 0, 0, 0, "another")
+        sock.sendall(encode(hello) + encode(protocol.Want(0)))
+        until(lambda: free(daemon) == 22 * GIB, [])
+
+
 def test_64_clients_at_once(daemon: Running, clients: MakeClient) -> None:
     daemon.configure(quantum="0.05", budget="20GiB")
     everybody = [clients() for _ in range(64)]
@@ -404,6 +440,32 @@ def test_a_stopped_program_keeps_its_memory_and_goes_on_later(
         victim.send_signal(signal.SIGCONT)
         until(lambda: other.running_said, [other, small])
         victim.kill()
+
+
+def test_a_daemon_that_is_started_again_waits_for_those_who_hold_memory(
+    folder: Path, daemon_process: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    first_daemon = daemon_process()
+    old = FakeClient(folder / "daemon.sock")
+    old.connect()
+    old.start(12 * GIB)
+    until(lambda: old.running_said, [old])
+    first_daemon.kill()
+    first_daemon.wait()
+    until(lambda: not old.connected, [old])
+    daemon_process()
+    new = FakeClient(folder / "daemon.sock", ticks=1)
+    new.connect()
+    new.start(20 * GIB)
+    end = time.monotonic() + 0.5
+    until(lambda: time.monotonic() > end, [new])
+    assert new.resident == 0
+    old.connect()
+    until(lambda: new.resident == 10 * GIB, [new])
+    until(lambda: new.running_said, [old, new])
+    assert old.resident == 2 * GIB
+    old.close()
+    new.close()
 
 
 @pytest.mark.parametrize("state", ["running", "turns", "evicting"])

@@ -40,6 +40,7 @@ def take_lock(path: Path) -> int:
 def serve(path: Path, *, system: bool, ready: Callable[[], None]) -> None:
     """Runs the daemon in this process. Raises AlreadyRunningError, SettingError or OSError."""
     paths.make_folder(path.parent, system)
+    os.umask(0o077)
     lock = take_lock(paths.lock_file(path))
     try:
         asyncio.run(_serve(path, system, ready))

@@ -43,6 +43,10 @@ LOOK_SECONDS = 1.0
 MEASURE_SECONDS = 5.0
 # Programs connect again every half second: those of before a restart are waited for this long.
 RETURN_SECONDS = 3.0
+# A process that connects again names its cards at once.
+CONFIRM_SECONDS = 2.0
+# From the hello of the last of them to what it holds.
+DEVICE_SECONDS = 0.3
 
 
 class Talk:
@@ -84,6 +88,7 @@ class Server:
         self._started = self._last_there = time.monotonic()
         self._refused = 0
         self._awaited: set[tuple[int, int]] = set()
+        self._last_return = 0.0
         self._metrics_server: asyncio.Server | None = None
         self._metrics_port = 0
         self._background: set[asyncio.Task[None]] = set()
@@ -154,11 +159,21 @@ class Server:
         asyncio.get_running_loop().remove_reader(listening.fileno())
         listening.close()
 
+    def _listen_again(self, listening: socket.socket) -> None:
+        if listening is self._listening and not self._ended.is_set():
+            asyncio.get_running_loop().add_reader(listening.fileno(), self._accept, listening)
+
     def _accept(self, listening: socket.socket) -> None:
         try:
             sock, _ = listening.accept()
+        except BlockingIOError:
+            return
         except OSError as error:
+            # Too many descriptors: it stays readable, and is looked at again later.
             logger.warning("a connection could not be taken: %s", error)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listening.fileno())
+            loop.call_later(LOOK_SECONDS, self._listen_again, listening)
             return
         try:
             peer = self._peer(sock)
@@ -237,12 +252,21 @@ class Server:
         def send(message: Message, descriptors: tuple[int, ...]) -> None:
             connection.send(protocol.encode(message), descriptors)
 
-        before = self.sharing.find(peer.pid, hello.start_ticks)
-        talk.client = self.sharing.welcome(peer.pid, peer.uid, hello, send)
+        # A process of another PID namespace has the number 0 here.
+        pid = peer.pid or hello.pid
+        before = self.sharing.find(pid, hello.start_ticks)
+        talk.client = self.sharing.welcome(pid, peer.uid, hello, send)
         if before is not None:
             self._forget_process(before)
-        self._awaited.discard((peer.pid, hello.start_ticks))
-        self._watch_process(talk.client)
+        if self.sharing.scheduler.held_back:
+            self._awaited.discard((peer.pid, hello.start_ticks))
+            self._last_return = time.monotonic()
+            loop = asyncio.get_running_loop()
+            loop.call_later(DEVICE_SECONDS + 0.01, self._settle_soon)
+        if peer.pid:
+            self._watch_process(talk.client)
+        client = talk.client
+        asyncio.get_running_loop().call_later(CONFIRM_SECONDS, self.sharing.confirm, client)
         self._remember_clients()
 
     def _refuse(self, connection: Connection, text: str) -> None:
@@ -327,6 +351,8 @@ class Server:
 
     def _settle(self) -> None:
         self._settling = False
+        if self._ended.is_set():
+            return
         self._look_for_awaited()
         wake = self.sharing.settle()
         if self._timer is not None:
@@ -339,10 +365,10 @@ class Server:
     def _look_for_awaited(self) -> None:
         scheduler = self.sharing.scheduler
         if scheduler.held_back:
-            over = time.monotonic() > self._started + RETURN_SECONDS
+            now = time.monotonic()
             self._awaited = {row for row in self._awaited if start_ticks(row[0]) == row[1]}
-            if over or not self._awaited:
-                # Their usage follows their hello at once, and their gates' state too.
+            back = not self._awaited and now > self._last_return + DEVICE_SECONDS
+            if back or now > self._started + RETURN_SECONDS:
                 scheduler.held_back = False
                 self._settle_soon()
 

@@ -49,6 +49,8 @@ class Client:
     distrusted: bool = False
     """Its counters made no sense, and are no longer read."""
     last_given: dict[int, int] = field(default_factory=dict)
+    to_confirm: set[int] = field(default_factory=set)
+    """Cards on which its process held memory before it connected again: until it says how much."""
 
 
 class Sharing:
@@ -72,17 +74,18 @@ class Sharing:
     # Clients come and go
 
     def welcome(self, pid: int, uid: int, hello: protocol.Hello, send: Send) -> Client:
-        """A client; the one that its process was before, if any, is over. Raises RefusedError."""
+        """A client; the one that its process was before, if any, is over. Raises RefusedError.
+
+        `pid`: the process as this daemon sees it, if it does.
+        """
         if hello.protocol != protocol.VERSION:
             raise RefusedError(
                 f"this daemon speaks version {protocol.VERSION} of the protocol, and the program "
                 f"version {hello.protocol}; install the same vramkit for both"
             )
         before = self.find(pid, hello.start_ticks)
-        if before is not None:
-            if before.send is not None:
-                raise RefusedError(f"process {pid} is connected already")
-            self.remove(before)
+        if before is not None and before.send is not None:
+            raise RefusedError(f"process {pid} is connected already")
         try:
             page = CreditPage.make()
         except OSError as error:
@@ -92,10 +95,27 @@ class Sharing:
         self.clients[client.number] = client
         program = Program(client.number, hello.weight_milli / 1000, hello.priority)
         self.scheduler.add(program, self._clock())
+        if before is not None:
+            self._succeed(before, client)
         send(protocol.Welcome(protocol.VERSION, client.number), (page.writable,))
         page.sent()
         logger.info("client %d: process %d (%s) of user %d", client.number, pid, hello.name, uid)
         return client
+
+    def _succeed(self, before: Client, client: Client) -> None:
+        """What the process held stays its own until it says how much that is now."""
+        held = {account.card: account.held for account in self.ledger.accounts(before.number)}
+        self.remove(before)
+        for card, nbytes in held.items():
+            account = self.ledger.open(client.number, card, 0, nbytes)
+            account.stalled = True
+            client.to_confirm.add(card)
+
+    def confirm(self, client: Client) -> None:
+        """It has named its cards: what its process held on others is gone, as after an exec."""
+        for card in client.to_confirm:
+            self.ledger.cards[card].accounts.pop(client.number, None)
+        client.to_confirm.clear()
 
     def find(self, pid: int, start_ticks: int) -> Client | None:
         for client in self.clients.values():
@@ -128,6 +148,8 @@ class Sharing:
         number, now = client.number, self._clock()
         try:
             self._read_counters()
+            if not isinstance(message, protocol.Device):
+                self.confirm(client)
             match message:
                 case protocol.Device():
                     self._device(client, message)
@@ -162,6 +184,9 @@ class Sharing:
             number = len(self.ledger.cards)
             card = self.ledger.add_card(number, message.uuid, message.total_bytes, 0)
             self.measure_others()
+        if card.number in client.to_confirm:
+            client.to_confirm.discard(card.number)
+            del card.accounts[client.number]
         self.ledger.open(client.number, card.number, card.budget, message.held)
         self._tell_limits()
 
@@ -258,6 +283,8 @@ class Sharing:
             unswappable = sum(each.usage.unswappable for each in card.accounts.values())
             for account in card.accounts.values():
                 client = self.clients[account.client]
+                if card.number in client.to_confirm:
+                    continue
                 limits = [card.budget - unswappable + account.usage.unswappable]
                 limits += filter(None, [client.hello.memory_limit or self.settings.limit])
                 account.limit = max(0, min(limits))

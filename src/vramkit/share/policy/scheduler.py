@@ -124,7 +124,10 @@ class Scheduler:
         self._pass_time(now)
         account = self._account(client, card)
         coming = self.ledger.cards[card].coming(account)
-        account.required = account.held + coming + nbytes if nbytes else 0
+        # A grant that was on its way when this was said is in both: what is beyond the limit of the
+        # program cannot be meant, and would have it wait for ever.
+        most = max(account.limit, account.usage.needed)
+        account.required = min(account.held + coming + nbytes, most) if nbytes else 0
 
     def usage(self, client: int, card: int, usage: Usage, now: float) -> None:
         self._pass_time(now)
@@ -344,7 +347,7 @@ class Scheduler:
         if taker is None:
             # What moves out already, and belongs to nobody, counts.
             for account in card.accounts.values():
-                wanted -= max(0, account.evicting - account.promised_away)
+                wanted -= max(0, account.leaving - account.promised_away)
         order = eviction.victims(card, self.programs.values(), kept)
         for account, nbytes in eviction.divide(card, order, wanted):
             wanted -= nbytes
@@ -359,6 +362,7 @@ class Scheduler:
                     )
                 )
             account.evicting = all_bytes
+            account.evicting_until = account.given + all_bytes
             giver.evictions[card.number] = Eviction(giver.turn, all_bytes, self._now, account.given)
             self._wake(self._now + self.settings.patience)
             self._tell(giver, Evict(card.number, giver.turn, all_bytes))
