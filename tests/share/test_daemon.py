@@ -141,6 +141,28 @@ def test_a_lost_connection_keeps_its_memory_until_the_process_comes_back(
     assert free(daemon) == 10 * GIB
 
 
+def test_memory_of_a_returning_program_is_nobody_elses(
+    daemon: Running, clients: MakeClient
+) -> None:
+    """Between its hello and what it holds, others get nothing of it."""
+    client, other = clients(), clients()
+    client.start(12 * GIB)
+    until(lambda: client.running_said, [client])
+    client.lost()
+    until(lambda: status(daemon.path).programs[0].state == "lost", [])
+    with raw(daemon.path) as sock:
+        sock.sendall(encode(protocol.Hello(1, 1, client.ticks, 1000, 0, 0, 0, "back")))
+        until(lambda: status(daemon.path).programs[-1].name == "back", [other])
+        other.start(20 * GIB)
+        until(
+            lambda: other.resident == 10 * GIB or status(daemon.path).programs[0].blocked, [other]
+        )
+        assert free(daemon) <= 10 * GIB
+        assert other.resident <= 10 * GIB
+        sock.sendall(encode(protocol.Device(CARD, 24 * GIB, 2 * GIB)))
+        until(lambda: other.running_said, [other])
+
+
 def test_64_clients_at_once(daemon: Running, clients: MakeClient) -> None:
     daemon.configure(quantum="0.05", budget="20GiB")
     everybody = [clients() for _ in range(64)]

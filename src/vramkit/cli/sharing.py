@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from vramkit.share.status import CardStatus, ProgramStatus, Status
 
 PROBLEM = 1
+# Nothing is cut off where no terminal says how wide it is.
+PIPE_WIDTH = 200
 
 
 @contextmanager
@@ -35,6 +37,8 @@ def controls() -> Iterator[Controls]:
 
 
 def print_status(console: Console, status: Status) -> None:
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
     for part in status_parts(status):
         console.print(part)
 

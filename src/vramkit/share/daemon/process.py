@@ -87,6 +87,7 @@ def _be_daemon(path: Path, system: bool, writing: int) -> None:
     status = 0
     try:
         os.setsid()
+        os.umask(0o077)
         os.chdir("/")
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):

@@ -43,6 +43,8 @@ LOOK_SECONDS = 1.0
 MEASURE_SECONDS = 5.0
 # Programs connect again every half second: those of before a restart are waited for this long.
 RETURN_SECONDS = 3.0
+# From the hello of the last of them to what it holds.
+DEVICE_SECONDS = 0.3
 
 
 class Talk:
@@ -84,6 +86,7 @@ class Server:
         self._started = self._last_there = time.monotonic()
         self._refused = 0
         self._awaited: set[tuple[int, int]] = set()
+        self._last_return = 0.0
         self._metrics_server: asyncio.Server | None = None
         self._metrics_port = 0
         self._background: set[asyncio.Task[None]] = set()
@@ -241,7 +244,11 @@ class Server:
         talk.client = self.sharing.welcome(peer.pid, peer.uid, hello, send)
         if before is not None:
             self._forget_process(before)
-        self._awaited.discard((peer.pid, hello.start_ticks))
+        if self.sharing.scheduler.held_back:
+            self._awaited.discard((peer.pid, hello.start_ticks))
+            self._last_return = time.monotonic()
+            loop = asyncio.get_running_loop()
+            loop.call_later(DEVICE_SECONDS + 0.01, self._settle_soon)
         self._watch_process(talk.client)
         self._remember_clients()
 
@@ -327,6 +334,8 @@ class Server:
 
     def _settle(self) -> None:
         self._settling = False
+        if self._ended.is_set():
+            return
         self._look_for_awaited()
         wake = self.sharing.settle()
         if self._timer is not None:
@@ -339,10 +348,10 @@ class Server:
     def _look_for_awaited(self) -> None:
         scheduler = self.sharing.scheduler
         if scheduler.held_back:
-            over = time.monotonic() > self._started + RETURN_SECONDS
+            now = time.monotonic()
             self._awaited = {row for row in self._awaited if start_ticks(row[0]) == row[1]}
-            if over or not self._awaited:
-                # Their usage follows their hello at once, and their gates' state too.
+            back = not self._awaited and now > self._last_return + DEVICE_SECONDS
+            if back or now > self._started + RETURN_SECONDS:
                 scheduler.held_back = False
                 self._settle_soon()
 

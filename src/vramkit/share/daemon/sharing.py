@@ -49,6 +49,8 @@ class Client:
     distrusted: bool = False
     """Its counters made no sense, and are no longer read."""
     last_given: dict[int, int] = field(default_factory=dict)
+    to_confirm: set[int] = field(default_factory=set)
+    """Cards on which its process held memory before it connected again: until it says how much."""
 
 
 class Sharing:
@@ -79,10 +81,8 @@ class Sharing:
                 f"version {hello.protocol}; install the same vramkit for both"
             )
         before = self.find(pid, hello.start_ticks)
-        if before is not None:
-            if before.send is not None:
-                raise RefusedError(f"process {pid} is connected already")
-            self.remove(before)
+        if before is not None and before.send is not None:
+            raise RefusedError(f"process {pid} is connected already")
         try:
             page = CreditPage.make()
         except OSError as error:
@@ -92,10 +92,21 @@ class Sharing:
         self.clients[client.number] = client
         program = Program(client.number, hello.weight_milli / 1000, hello.priority)
         self.scheduler.add(program, self._clock())
+        if before is not None:
+            self._succeed(before, client)
         send(protocol.Welcome(protocol.VERSION, client.number), (page.writable,))
         page.sent()
         logger.info("client %d: process %d (%s) of user %d", client.number, pid, hello.name, uid)
         return client
+
+    def _succeed(self, before: Client, client: Client) -> None:
+        """What the process held stays its own until it says how much that is now."""
+        held = {account.card: account.held for account in self.ledger.accounts(before.number)}
+        self.remove(before)
+        for card, nbytes in held.items():
+            account = self.ledger.open(client.number, card, 0, nbytes)
+            account.stalled = True
+            client.to_confirm.add(card)
 
     def find(self, pid: int, start_ticks: int) -> Client | None:
         for client in self.clients.values():
@@ -162,6 +173,9 @@ class Sharing:
             number = len(self.ledger.cards)
             card = self.ledger.add_card(number, message.uuid, message.total_bytes, 0)
             self.measure_others()
+        if card.number in client.to_confirm:
+            client.to_confirm.discard(card.number)
+            del card.accounts[client.number]
         self.ledger.open(client.number, card.number, card.budget, message.held)
         self._tell_limits()
 
@@ -258,6 +272,8 @@ class Sharing:
             unswappable = sum(each.usage.unswappable for each in card.accounts.values())
             for account in card.accounts.values():
                 client = self.clients[account.client]
+                if card.number in client.to_confirm:
+                    continue
                 limits = [card.budget - unswappable + account.usage.unswappable]
                 limits += filter(None, [client.hello.memory_limit or self.settings.limit])
                 account.limit = max(0, min(limits))
