@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vramkit import lab as lab
     from vramkit import pool as pool
     from vramkit import resources as resources
+    from vramkit import share as share
     from vramkit import weights as weights
     from vramkit.pool import Pool as Pool
     from vramkit.weights import offload as offload
@@ -29,10 +30,11 @@ __all__ = [
     "offload",
     "pool",
     "resources",
+    "share",
     "weights",
 ]
 
-_MODULES = {"driver", "lab", "pool", "resources", "weights"}
+_MODULES = {"driver", "lab", "pool", "resources", "share", "weights"}
 
 _MEMBERS = {"Pool": "pool", "offload": "weights"}
 

@@ -40,6 +40,7 @@ def take_lock(path: Path) -> int:
 def serve(path: Path, *, system: bool, ready: Callable[[], None]) -> None:
     """Runs the daemon in this process. Raises AlreadyRunningError, SettingError or OSError."""
     paths.make_folder(path.parent, system)
+    os.umask(0o077)
     lock = take_lock(paths.lock_file(path))
     try:
         asyncio.run(_serve(path, system, ready))
@@ -87,7 +88,6 @@ def _be_daemon(path: Path, system: bool, writing: int) -> None:
     status = 0
     try:
         os.setsid()
-        os.umask(0o077)
         os.chdir("/")
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
