@@ -303,6 +303,8 @@ class World:
         self.told = False
         """The daemon was told something, or its time has come. It is not told of each chunk."""
         self.woken = float("inf")
+        self.strict = False
+        """Nobody dies, fails or allocates: then nothing moves without need."""
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:
         self.count += 1
@@ -413,6 +415,11 @@ class World:
                 used += mine
             assert used <= card.budget, f"card {number}: {used} of {card.budget}"
             assert card.held <= card.budget
+            if self.strict:
+                for account in card.accounts.values():
+                    coming = card.coming(account)
+                    assert not coming or account.held + coming <= account.total
+                    assert account.leaving <= account.promised_away
 
     def stops(self) -> int:
         return sum(isinstance(message, Stop) for _, _, message in self.sent)

@@ -163,6 +163,20 @@ def test_memory_of_a_returning_program_is_nobody_elses(
         until(lambda: other.running_said, [other])
 
 
+def test_a_process_that_executes_another_program_has_no_memory_any_more(
+    daemon: Running, clients: MakeClient
+) -> None:
+    client = clients()
+    client.start(12 * GIB)
+    until(lambda: client.running_said, [client])
+    client.lost()
+    until(lambda: status(daemon.path).programs[0].state == "lost", [])
+    with raw(daemon.path) as sock:
+        hello = protocol.Hello(1, 1, client.ticks, 1000, 0, 0, 0, "another")
+        sock.sendall(encode(hello) + encode(protocol.Want(0)))
+        until(lambda: free(daemon) == 22 * GIB, [])
+
+
 def test_64_clients_at_once(daemon: Running, clients: MakeClient) -> None:
     daemon.configure(quantum="0.05", budget="20GiB")
     everybody = [clients() for _ in range(64)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from soak import rounds
 
 from vramkit.share.policy import OutOfOrderError, Phase, PolicySettings
-from vramkit.share.protocol import Evict, Fill, Prepare, Start
+from vramkit.share.protocol import Evict, Fill, Prepare, Start, Stop
 
 from .simulation import Worker, World
 
@@ -193,6 +193,19 @@ def test_an_allocation_that_does_not_fit_now_waits_for_its_turn() -> None:
     assert first.ran > 60 and second.ran > 60
 
 
+def test_what_a_stopped_program_needs_comes_on_top_of_what_is_swapped() -> None:
+    world, first, second = two(sizes=(12, 12))
+    world.run(until=10)
+    waiting = second if first.running else first
+    waiting.memory[0].pending = 3 * GIB
+    waiting.tell_usage()
+    waiting.ask(0)
+    world.settle()
+    world.run(until=100)
+    assert waiting.memory[0].pending == 0
+    assert waiting.memory[0].size == 15 * GIB
+
+
 def test_memory_that_is_freed_lets_both_run() -> None:
     world, first, second = two()
     world.run(until=100)
@@ -267,6 +280,31 @@ def test_a_turn_that_was_never_given_is_out_of_order() -> None:
 
 
 # Under chance
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=rounds(10, 64)), st.integers(0, 10))
+@settings(max_examples=rounds(40, 2000))
+def test_while_all_fit_nothing_is_ever_stopped_or_moved(sizes: list[int], room: int) -> None:
+    budget = (sum(sizes) + room) << 28
+    world = World({0: budget, 1: budget}, PolicySettings(quantum=0.5))
+    for number, size in enumerate(sizes, 1):
+        used = {0: size << 28, 1: size << 28} if number % 3 == 0 else {number % 2: size << 28}
+        spell = 0.7 if number % 2 else float("inf")
+        world.add(Worker(world, number, used, work=2 + number / 10, spell=spell, pause=0.4))
+    world.run()
+    assert not world.workers
+    assert not [each for _, _, each in world.sent if isinstance(each, (Stop, Evict, Fill))]
+
+
+@given(st.lists(st.integers(1, 48), min_size=2, max_size=6), st.integers(48, 96))
+@settings(max_examples=rounds(40, 2000))
+def test_never_more_than_the_shortfall_moves(sizes: list[int], budget: int) -> None:
+    world = World({0: budget << 28}, PolicySettings(quantum=1.0))
+    world.strict = True
+    for number, size in enumerate(sizes, 1):
+        world.add(Worker(world, number, {0: size << 28}, work=6.0))
+    world.run()
+    assert not world.workers
 
 
 @st.composite

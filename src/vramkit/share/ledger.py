@@ -55,7 +55,7 @@ class Ended:
     upto: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class Usage:
     """A program's bytes by where they are; each byte is in one of the four."""
 
@@ -63,6 +63,11 @@ class Usage:
     swapped: int = 0
     unbacked: int = 0
     unswappable: int = 0
+
+    @property
+    def needed(self) -> int:
+        """What must be on the card while the program runs."""
+        return self.resident + self.unswappable + self.swapped
 
 
 @dataclass(eq=False)
@@ -80,6 +85,8 @@ class Account:
     """What must be held for an allocation that waits; 0: none does."""
     evicting: int = 0
     """Bytes of an eviction that is not over."""
+    evicting_until: int = 0
+    """The count that it leads to."""
     empty: bool = False
     """The last eviction fell short: nothing more can be moved until the usage changes."""
     stalled: bool = False
@@ -94,8 +101,7 @@ class Account:
     @property
     def total(self) -> int:
         """What must be on the card for the program to run."""
-        usage = self.usage
-        return max(usage.resident + usage.unswappable + usage.swapped, self.required)
+        return max(self.usage.needed, self.required)
 
     @property
     def evictable(self) -> int:
@@ -105,6 +111,11 @@ class Account:
     def floor(self) -> int:
         """What stays on the card while the program is stopped."""
         return self.held if self.empty or self.stalled else min(self.held, self.usage.unswappable)
+
+    @property
+    def leaving(self) -> int:
+        """Bytes that an eviction still has to give."""
+        return max(0, self.evicting_until - self.given) if self.evicting else 0
 
     @property
     def promised_away(self) -> int:
@@ -161,7 +172,7 @@ class Ledger:
         if client in accounts:
             raise CreditError(f"client {client} has an account on card {card} already")
         account = accounts[client] = Account(client, card, limit, granted=held)
-        account.usage.resident = held
+        account.usage = Usage(resident=held)
         return account
 
     def accounts(self, client: int) -> list[Account]:

@@ -43,6 +43,8 @@ LOOK_SECONDS = 1.0
 MEASURE_SECONDS = 5.0
 # Programs connect again every half second: those of before a restart are waited for this long.
 RETURN_SECONDS = 3.0
+# A process that connects again names its cards at once.
+CONFIRM_SECONDS = 2.0
 # From the hello of the last of them to what it holds.
 DEVICE_SECONDS = 0.3
 
@@ -157,11 +159,21 @@ class Server:
         asyncio.get_running_loop().remove_reader(listening.fileno())
         listening.close()
 
+    def _listen_again(self, listening: socket.socket) -> None:
+        if listening is self._listening and not self._ended.is_set():
+            asyncio.get_running_loop().add_reader(listening.fileno(), self._accept, listening)
+
     def _accept(self, listening: socket.socket) -> None:
         try:
             sock, _ = listening.accept()
+        except BlockingIOError:
+            return
         except OSError as error:
+            # Too many descriptors: it stays readable, and is looked at again later.
             logger.warning("a connection could not be taken: %s", error)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listening.fileno())
+            loop.call_later(LOOK_SECONDS, self._listen_again, listening)
             return
         try:
             peer = self._peer(sock)
@@ -240,8 +252,10 @@ class Server:
         def send(message: Message, descriptors: tuple[int, ...]) -> None:
             connection.send(protocol.encode(message), descriptors)
 
-        before = self.sharing.find(peer.pid, hello.start_ticks)
-        talk.client = self.sharing.welcome(peer.pid, peer.uid, hello, send)
+        # A process of another PID namespace has the number 0 here.
+        pid = peer.pid or hello.pid
+        before = self.sharing.find(pid, hello.start_ticks)
+        talk.client = self.sharing.welcome(pid, peer.uid, hello, send)
         if before is not None:
             self._forget_process(before)
         if self.sharing.scheduler.held_back:
@@ -249,7 +263,10 @@ class Server:
             self._last_return = time.monotonic()
             loop = asyncio.get_running_loop()
             loop.call_later(DEVICE_SECONDS + 0.01, self._settle_soon)
-        self._watch_process(talk.client)
+        if peer.pid:
+            self._watch_process(talk.client)
+        client = talk.client
+        asyncio.get_running_loop().call_later(CONFIRM_SECONDS, self.sharing.confirm, client)
         self._remember_clients()
 
     def _refuse(self, connection: Connection, text: str) -> None:

@@ -74,7 +74,10 @@ class Sharing:
     # Clients come and go
 
     def welcome(self, pid: int, uid: int, hello: protocol.Hello, send: Send) -> Client:
-        """A client; the one that its process was before, if any, is over. Raises RefusedError."""
+        """A client; the one that its process was before, if any, is over. Raises RefusedError.
+
+        `pid`: the process as this daemon sees it, if it does.
+        """
         if hello.protocol != protocol.VERSION:
             raise RefusedError(
                 f"this daemon speaks version {protocol.VERSION} of the protocol, and the program "
@@ -108,6 +111,12 @@ class Sharing:
             account.stalled = True
             client.to_confirm.add(card)
 
+    def confirm(self, client: Client) -> None:
+        """It has named its cards: what its process held on others is gone, as after an exec."""
+        for card in client.to_confirm:
+            self.ledger.cards[card].accounts.pop(client.number, None)
+        client.to_confirm.clear()
+
     def find(self, pid: int, start_ticks: int) -> Client | None:
         for client in self.clients.values():
             if (client.pid, client.hello.start_ticks) == (pid, start_ticks):
@@ -139,6 +148,8 @@ class Sharing:
         number, now = client.number, self._clock()
         try:
             self._read_counters()
+            if not isinstance(message, protocol.Device):
+                self.confirm(client)
             match message:
                 case protocol.Device():
                     self._device(client, message)

@@ -123,8 +123,10 @@ class Scheduler:
     def need(self, client: int, card: int, nbytes: int, now: float) -> None:
         self._pass_time(now)
         account = self._account(client, card)
+        # On top of what it holds while it runs, and of what must come in anyway while it does not.
         coming = self.ledger.cards[card].coming(account)
-        account.required = account.held + coming + nbytes if nbytes else 0
+        stays = max(account.usage.needed, account.held + coming)
+        account.required = stays + nbytes if nbytes else 0
 
     def usage(self, client: int, card: int, usage: Usage, now: float) -> None:
         self._pass_time(now)
@@ -344,7 +346,7 @@ class Scheduler:
         if taker is None:
             # What moves out already, and belongs to nobody, counts.
             for account in card.accounts.values():
-                wanted -= max(0, account.evicting - account.promised_away)
+                wanted -= max(0, account.leaving - account.promised_away)
         order = eviction.victims(card, self.programs.values(), kept)
         for account, nbytes in eviction.divide(card, order, wanted):
             wanted -= nbytes
@@ -359,6 +361,7 @@ class Scheduler:
                     )
                 )
             account.evicting = all_bytes
+            account.evicting_until = account.given + all_bytes
             giver.evictions[card.number] = Eviction(giver.turn, all_bytes, self._now, account.given)
             self._wake(self._now + self.settings.patience)
             self._tell(giver, Evict(card.number, giver.turn, all_bytes))
