@@ -442,6 +442,32 @@ def test_a_stopped_program_keeps_its_memory_and_goes_on_later(
         victim.kill()
 
 
+def test_a_daemon_that_is_started_again_waits_for_those_who_hold_memory(
+    folder: Path, daemon_process: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    first_daemon = daemon_process()
+    old = FakeClient(folder / "daemon.sock")
+    old.connect()
+    old.start(12 * GIB)
+    until(lambda: old.running_said, [old])
+    first_daemon.kill()
+    first_daemon.wait()
+    until(lambda: not old.connected, [old])
+    daemon_process()
+    new = FakeClient(folder / "daemon.sock", ticks=1)
+    new.connect()
+    new.start(20 * GIB)
+    end = time.monotonic() + 0.5
+    until(lambda: time.monotonic() > end, [new])
+    assert new.resident == 0
+    old.connect()
+    until(lambda: new.resident == 10 * GIB, [new])
+    until(lambda: new.running_said, [old, new])
+    assert old.resident == 2 * GIB
+    old.close()
+    new.close()
+
+
 @pytest.mark.parametrize("state", ["running", "turns", "evicting"])
 def test_programs_go_on_when_the_daemon_is_killed_and_started_again(
     folder: Path,

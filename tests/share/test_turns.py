@@ -130,6 +130,19 @@ def test_small_programs_do_not_keep_a_large_one_waiting() -> None:
     assert min(each.ran for each in small) > 50
 
 
+def test_nobody_is_started_for_the_last_moments_of_a_turn() -> None:
+    world = World({0: 16 * GIB})
+    world.add(Worker(world, 1, {0: 12 * GIB}))
+    world.scheduler.programs[1].turn_end = 30
+    world.add(Worker(world, 2, {0: 12 * GIB}))
+    world.run(until=29.5)
+    small = world.add(Worker(world, 3, {0: 2 * GIB}))
+    world.run(until=29.9)
+    assert world.phase(small) is Phase.STOPPED
+    world.run(until=31)
+    assert world.phase(small) is Phase.RUNNING
+
+
 def test_a_job_on_two_cards_has_its_turn_on_both() -> None:
     world = World({0: 16 * GIB, 1: 16 * GIB})
     both = [world.add(Worker(world, n, {0: 12 * GIB, 1: 12 * GIB})) for n in (1, 2)]

@@ -75,7 +75,11 @@ class Controls:
 
     def __init__(self, path: Path) -> None:
         self._socket = connect(path)
-        self._socket.sendall(protocol.encode(protocol.Control()))
+        try:
+            self._socket.sendall(protocol.encode(protocol.Control()))
+        except OSError as error:
+            self._socket.close()
+            raise NoDaemonError(f"the daemon at {path} does not answer ({error})") from error
         self._file = self._socket.makefile("rb")
 
     def __enter__(self) -> Controls:
