@@ -137,8 +137,9 @@ class FakeClient:
     def allocate(self, nbytes: int) -> None:
         self.pending += nbytes
         self.usage()
-        if self.pending > self.unused:
-            self.say(protocol.Need(self.card, self.pending - self.unused))
+        missing = self.pending + self.swapped - self.unused
+        if missing > 0:
+            self.say(protocol.Need(self.card, missing))
 
     def free(self, nbytes: int) -> None:
         self.resident -= nbytes

@@ -121,7 +121,7 @@ class Worker:
     def ask(self, card: int) -> None:
         memory = self.memory[card]
         if memory.pending:
-            missing = memory.pending - memory.unused
+            missing = memory.pending + memory.swapped - memory.unused
             self.scheduler.need(self.number, card, missing, self.world.now)
 
     def free(self, card: int, nbytes: int) -> None:

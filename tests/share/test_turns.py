@@ -206,7 +206,7 @@ def test_an_allocation_that_does_not_fit_now_waits_for_its_turn() -> None:
     assert first.ran > 60 and second.ran > 60
 
 
-def test_what_a_stopped_program_needs_comes_on_top_of_what_is_swapped() -> None:
+def test_a_stopped_program_says_all_that_it_needs() -> None:
     world, first, second = two(sizes=(12, 12))
     world.run(until=10)
     waiting = second if first.running else first
@@ -217,6 +217,15 @@ def test_what_a_stopped_program_needs_comes_on_top_of_what_is_swapped() -> None:
     world.run(until=100)
     assert waiting.memory[0].pending == 0
     assert waiting.memory[0].size == 15 * GIB
+
+
+def test_a_need_that_crosses_a_grant_is_never_more_than_can_be_had() -> None:
+    world = World({0: 16 * GIB})
+    worker = world.add(Worker(world, 1, {0: 10 * GIB}))
+    world.scheduler.need(1, 0, 10 * GIB, world.now)  # said before its 10 GiB arrived
+    world.settle()
+    world.run(until=1)
+    assert worker.running and not world.scheduler.programs[1].blocked
 
 
 def test_memory_that_is_freed_lets_both_run() -> None:

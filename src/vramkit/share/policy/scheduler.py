@@ -123,10 +123,11 @@ class Scheduler:
     def need(self, client: int, card: int, nbytes: int, now: float) -> None:
         self._pass_time(now)
         account = self._account(client, card)
-        # On top of what it holds while it runs, and of what must come in anyway while it does not.
         coming = self.ledger.cards[card].coming(account)
-        stays = max(account.usage.needed, account.held + coming)
-        account.required = stays + nbytes if nbytes else 0
+        # A grant that was on its way when this was said is in both: what is beyond the limit of the
+        # program cannot be meant, and would have it wait for ever.
+        most = max(account.limit, account.usage.needed)
+        account.required = min(account.held + coming + nbytes, most) if nbytes else 0
 
     def usage(self, client: int, card: int, usage: Usage, now: float) -> None:
         self._pass_time(now)
