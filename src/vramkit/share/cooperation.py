@@ -36,30 +36,31 @@ def _loaded() -> ctypes.CDLL | None:
 def idle() -> bool:
     """Says that this program has nothing to do on the card now: others may have it at once.
 
-    False: this program does not run under `vramkit run`, and nobody was told.
+    False: nobody was told, since this program does not run under `vramkit run`, has not used the
+    card yet, is within a lease, or its daemon is gone.
     """
     library = _loaded()
     if library is None:
         logger.debug("idle() without vramkit run: nobody to tell")
         return False
-    return bool(library.vramkitShareIdle() == 0)
+    return bool(library.vramkitShareIdle())
 
 
 @contextmanager
 def lease() -> Iterator[bool]:
-    """Needs the card for this block: waits for the turn at its beginning, and is not taken for idle
-    before its end. A turn that is over ends all the same.
+    """Needs the card for this block: the program is not taken for idle before its end. A turn that
+    is over ends all the same.
 
-    Gives False, and does nothing, in a program that does not run under `vramkit run`.
+    Gives whether a daemon knows of the program. In one that does not run under `vramkit run` it
+    does nothing.
     """
     library = _loaded()
     if library is None:
         logger.debug("lease() without vramkit run: nobody to ask")
         yield False
         return
-    got = library.vramkitShareLease(1) == 0
+    known = bool(library.vramkitShareLease(1))
     try:
-        yield got
+        yield known
     finally:
-        if got:
-            library.vramkitShareLease(0)
+        library.vramkitShareLease(0)
