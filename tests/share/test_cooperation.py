@@ -14,7 +14,7 @@ from vramkit.share import idle, lease
 SOURCE = """
 #include <stdio.h>
 int vramkitShareIdle(void) { puts("idle"); fflush(stdout); return 1; }
-int vramkitShareLease(int begin) { printf("lease %d\\n", begin); fflush(stdout); return 0; }
+int vramkitShareLease(int begin) { printf("lease %d\\n", begin); fflush(stdout); return begin; }
 """
 PROGRAM = """
 import ctypes, sys
