@@ -117,6 +117,12 @@ std::shared_ptr<Driver> Driver::of_table(void* handle, std::string path, const D
     return driver;
 }
 
+std::shared_ptr<Driver> Driver::with_calls(const DriverTable& table) const {
+    std::shared_ptr<Driver> driver = of_table(handle_, path_, table);
+    driver->memory_moves_ = true;
+    return driver;
+}
+
 // The library stays loaded: NVIDIA's driver does not survive being unloaded.
 Driver::~Driver() = default;
 

@@ -32,6 +32,9 @@ class Driver {
     static std::shared_ptr<Driver> of_table(void* handle, std::string path,
                                             const DriverTable& table);
 
+    // The same library by other calls, behind which memory moves as under a gate that keeps it.
+    std::shared_ptr<Driver> with_calls(const DriverTable& table) const;
+
     ~Driver();
     Driver(const Driver&) = delete;
     Driver& operator=(const Driver&) = delete;

@@ -1,6 +1,7 @@
 // What the program has on one card: its memory, kept in a swap engine, and the credits for it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -35,6 +36,8 @@ class Card {
     std::uint64_t card_bytes() const { return card_bytes_; }
     // Bytes that it has, wherever they are, unswappable ones included.
     std::uint64_t in_use() const;
+    // Bytes that it can still have.
+    std::uint64_t left() const { return limit() - std::min(limit(), in_use()); }
 
     // An allocation of the program in this context, by cuMemAlloc and its like. 0 on failure.
     std::uint64_t allocate(std::uint64_t bytes, CUcontext context, Failure& why);

@@ -51,6 +51,8 @@ CUresult reset_primary_context(const Call<CUresult(CUdevice)>& call, CUdevice de
 // Memory
 CUresult allocate(const Call<CUresult(CUdeviceptr*, size_t)>& call, CUdeviceptr* pointer,
                   size_t bytes);
+CUresult allocate_managed(const Call<CUresult(CUdeviceptr*, size_t, unsigned int)>& call,
+                          CUdeviceptr* pointer, size_t bytes, unsigned int flags);
 CUresult allocate_pitch(
     const Call<CUresult(CUdeviceptr*, size_t*, size_t, size_t, unsigned int)>& call,
     CUdeviceptr* pointer, size_t* pitch, size_t width, size_t height, unsigned int element);
@@ -68,7 +70,23 @@ CUresult pointer_attributes(
     const Call<CUresult(unsigned int, CUpointer_attribute*, void**, CUdeviceptr)>& call,
     unsigned int count, CUpointer_attribute* attributes, void** data, CUdeviceptr pointer);
 
+CUresult set_pointer_attribute(
+    const Call<CUresult(const void*, CUpointer_attribute, CUdeviceptr)>& call, const void* value,
+    CUpointer_attribute attribute, CUdeviceptr pointer);
+CUresult ipc_handle(const Call<CUresult(CUipcMemHandle*, CUdeviceptr)>& call,
+                    CUipcMemHandle* handle, CUdeviceptr pointer);
+CUresult range_handle(const Call<CUresult(void*, CUdeviceptr, size_t, CUmemRangeHandleType,
+                                          unsigned long long)>& call,
+                      void* handle, CUdeviceptr pointer, size_t bytes, CUmemRangeHandleType type,
+                      unsigned long long flags);
+
 // Virtual memory: handles of the program are the engine's, which creates, maps and unmaps them.
+CUresult reserve_addresses(
+    const Call<CUresult(CUdeviceptr*, size_t, size_t, CUdeviceptr, unsigned long long)>& call,
+    CUdeviceptr* pointer, size_t bytes, size_t alignment, CUdeviceptr address,
+    unsigned long long flags);
+CUresult free_addresses(const Call<CUresult(CUdeviceptr, size_t)>& call, CUdeviceptr pointer,
+                        size_t bytes);
 CUresult create_handle(const Call<CUresult(CUmemGenericAllocationHandle*, size_t,
                                            const CUmemAllocationProp*, unsigned long long)>& call,
                        CUmemGenericAllocationHandle* handle, size_t bytes,
@@ -95,5 +113,38 @@ CUresult export_handle(const Call<CUresult(void*, CUmemGenericAllocationHandle,
                                            CUmemAllocationHandleType, unsigned long long)>& call,
                        void* shareable, CUmemGenericAllocationHandle handle,
                        CUmemAllocationHandleType type, unsigned long long flags);
+
+// Stream-ordered memory
+CUresult allocate_async(const Call<CUresult(CUdeviceptr*, size_t, CUstream)>& call,
+                        CUdeviceptr* pointer, size_t bytes, CUstream stream);
+CUresult allocate_from_pool(
+    const Call<CUresult(CUdeviceptr*, size_t, CUmemoryPool, CUstream)>& call, CUdeviceptr* pointer,
+    size_t bytes, CUmemoryPool pool, CUstream stream);
+CUresult free_async(const Call<CUresult(CUdeviceptr, CUstream)>& call, CUdeviceptr pointer,
+                    CUstream stream);
+CUresult create_pool(const Call<CUresult(CUmemoryPool*, const CUmemPoolProps*)>& call,
+                     CUmemoryPool* pool, const CUmemPoolProps* properties);
+CUresult destroy_pool(const Call<CUresult(CUmemoryPool)>& call, CUmemoryPool pool);
+CUresult trim_pool(const Call<CUresult(CUmemoryPool, size_t)>& call, CUmemoryPool pool,
+                   size_t bytes);
+CUresult set_pool_attribute(const Call<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& call,
+                            CUmemoryPool pool, CUmemPool_attribute attribute, void* value);
+CUresult get_pool_attribute(const Call<CUresult(CUmemoryPool, CUmemPool_attribute, void*)>& call,
+                            CUmemoryPool pool, CUmemPool_attribute attribute, void* value);
+CUresult set_pool_access(const Call<CUresult(CUmemoryPool, const CUmemAccessDesc*, size_t)>& call,
+                         CUmemoryPool pool, const CUmemAccessDesc* access, size_t count);
+CUresult set_device_pool(const Call<CUresult(CUdevice, CUmemoryPool)>& call, CUdevice device,
+                         CUmemoryPool pool);
+CUresult set_location_pool(
+    const Call<CUresult(CUmemLocation*, CUmemAllocationType, CUmemoryPool)>& call,
+    CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool);
+// Where the driver gives unused memory of pools back.
+void after_wait();
+template <class... Arguments>
+CUresult synchronize(const Call<CUresult(Arguments...)>& call, Arguments... arguments) {
+    const CUresult result = call(arguments...);
+    if (result == CUDA_SUCCESS) after_wait();
+    return result;
+}
 
 }  // namespace vramkit::share::hooks

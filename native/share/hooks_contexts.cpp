@@ -1,5 +1,7 @@
 // Contexts, and what goes with them: memory, captures of their streams.
 #include "share/hooks.h"
+#include "share/stream_ordered.h"
+#include "share/unswappable.h"
 
 namespace vramkit::share::hooks {
 
@@ -12,13 +14,19 @@ CUresult end_capture(const Call<CUresult(CUstream, CUgraph*)>& call, CUstream st
 
 CUresult destroy_stream(const Call<CUresult(CUstream)>& call, CUstream stream) {
     Program& program = Program::get();
-    if (!program.forked()) program.stream_ending(stream);
+    if (!program.forked()) {
+        program.stream_ending(stream);
+        StreamOrdered::get().stream_ending(stream);
+    }
     return call(stream);
 }
 
 CUresult destroy_context(const Call<CUresult(CUcontext)>& call, CUcontext context) {
     Program& program = Program::get();
-    if (!program.forked()) program.context_ending(context);
+    if (!program.forked()) {
+        program.context_ending(context);
+        Unswappable::get().forget_all_of(context);
+    }
     return call(context);
 }
 
@@ -37,7 +45,11 @@ CUresult release_primary_context(const Call<CUresult(CUdevice)>& call, CUdevice 
 
 CUresult reset_primary_context(const Call<CUresult(CUdevice)>& call, CUdevice device) {
     Program& program = Program::get();
-    if (!program.forked()) program.primary_resetting(device);
+    if (!program.forked()) {
+        StreamOrdered::get().device_resetting(device);
+        program.primary_resetting(device);
+        Unswappable::get().forget_all_of(device);
+    }
     return call(device);
 }
 

@@ -1,9 +1,9 @@
 // Allocations of the program: addresses for ever, memory of the card when work may use it.
-#include <algorithm>
-
 #include "base/sizes.h"
 #include "share/hooks.h"
 #include "share/log.h"
+#include "share/stream_ordered.h"
+#include "share/unswappable.h"
 
 namespace vramkit::share::hooks {
 namespace {
@@ -20,7 +20,10 @@ CUresult allocated(Card& card, CUdeviceptr* pointer, std::size_t bytes) {
     CUcontext context = nullptr;
     program.call().cuCtxGetCurrent(&context);
     Failure why;
-    const std::uint64_t address = card.allocate(bytes, context, why);
+    std::uint64_t address = card.allocate(bytes, context, why);
+    if (address == 0 && StreamOrdered::get().give_back(card)) {
+        address = card.allocate(bytes, context, why);
+    }
     if (address == 0) {
         log("%zu bytes refused: %llu of %llu MiB are in use", bytes,
             static_cast<unsigned long long>(card.in_use() >> 20),
@@ -30,6 +33,15 @@ CUresult allocated(Card& card, CUdeviceptr* pointer, std::size_t bytes) {
     LaunchGate::note_unbacked();
     *pointer = address;
     return CUDA_SUCCESS;
+}
+
+// Memory that the driver gave out, until the program frees it.
+void note_unswappable(CUdeviceptr address, std::size_t bytes) {
+    Program& program = Program::get();
+    Card* const card = program.current_card();
+    CUcontext context = nullptr;
+    if (card == nullptr || program.call().cuCtxGetCurrent(&context) != CUDA_SUCCESS) return;
+    Unswappable::get().note(card->device(), address, bytes, context);
 }
 
 }  // namespace
@@ -42,7 +54,15 @@ CUresult allocate(const Call<CUresult(CUdeviceptr*, size_t)>& call, CUdeviceptr*
     if (card == nullptr || pointer == nullptr || bytes == 0) return call(pointer, bytes);
     if (!program.settings().ipc) return allocated(*card, pointer, bytes);
     const CUresult result = call(pointer, bytes);
-    if (result == CUDA_SUCCESS) card->note_unswappable(static_cast<std::int64_t>(bytes));
+    if (result == CUDA_SUCCESS) note_unswappable(*pointer, bytes);
+    return result;
+}
+
+// The driver moves it as the program uses it; none of it can be taken away by us.
+CUresult allocate_managed(const Call<CUresult(CUdeviceptr*, size_t, unsigned int)>& call,
+                          CUdeviceptr* pointer, size_t bytes, unsigned int flags) {
+    const CUresult result = call(pointer, bytes, flags);
+    if (result == CUDA_SUCCESS) note_unswappable(*pointer, bytes);
     return result;
 }
 
@@ -53,8 +73,13 @@ CUresult allocate_pitch(
     Card* const card = program.current_card();
     const bool plain = element != 4 && element != 8 && element != 16;
     if (card == nullptr || pointer == nullptr || pitch == nullptr || width == 0 || height == 0 ||
-        plain || program.settings().ipc) {
+        plain) {
         return call(pointer, pitch, width, height, element);
+    }
+    if (program.settings().ipc) {
+        const CUresult result = call(pointer, pitch, width, height, element);
+        if (result == CUDA_SUCCESS) note_unswappable(*pointer, *pitch * height);
+        return result;
     }
     const std::size_t row = round_up(width, kPitchAlignment);
     if (height > kLargestRequest / row) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -65,8 +90,14 @@ CUresult allocate_pitch(
 
 CUresult free_memory(const Call<CUresult(CUdeviceptr)>& call, CUdeviceptr pointer) {
     Program& program = Program::get();
-    Card* const card = pointer != 0 ? program.card_of(pointer) : nullptr;
-    if (card == nullptr) return call(pointer);
+    if (pointer == 0 || program.forked()) return call(pointer);
+    if (const auto result = StreamOrdered::get().free_now(pointer)) return *result;
+    Card* const card = program.card_of(pointer);
+    if (card == nullptr) {
+        const CUresult result = call(pointer);
+        if (result == CUDA_SUCCESS) Unswappable::get().forget(pointer);
+        return result;
+    }
     const auto owned = card->find(pointer);
     if (!owned || owned->begin != pointer) return CUDA_ERROR_INVALID_VALUE;
     // As programs rely on: what they have issued is done when cuMemFree returns.
@@ -80,9 +111,8 @@ CUresult memory_info(const Call<CUresult(size_t*, size_t*)>& call, size_t* free,
     Card* const card = result == CUDA_SUCCESS ? Program::get().current_card() : nullptr;
     if (card == nullptr) return result;
     // Others' memory is not the program's business: it can have what its limit leaves.
-    const std::uint64_t limit = card->limit();
-    *total = limit;
-    *free = limit - std::min(limit, card->in_use());
+    *total = card->limit();
+    *free = card->left();
     return result;
 }
 

@@ -1,12 +1,18 @@
 // Virtual memory calls of the program: PyTorch's expandable segments, vramkit's own pool.
 #include "share/hooks.h"
 #include "share/log.h"
+#include "share/reservations.h"
+#include "share/stream_ordered.h"
+#include "share/unswappable.h"
+#include "share/virtual_memory.h"
 
 namespace vramkit::share::hooks {
 namespace {
 
-CUresult error_of(const Failure& why) {
-    return why.code != CUDA_SUCCESS ? why.code : CUDA_ERROR_INVALID_VALUE;
+// Never destroyed.
+Reservations& reservations() {
+    static Reservations& made = *std::make_unique<Reservations>().release();
+    return made;
 }
 
 // Memory of a card without any special kind. Handles that may be exported are made too: PyTorch
@@ -36,32 +42,37 @@ CUresult create_handle(const Call<CUresult(CUmemGenericAllocationHandle*, size_t
     if (card == nullptr) return call(handle, bytes, properties, flags);
     if (program.settings().ipc) {
         const CUresult result = call(handle, bytes, properties, flags);
-        if (result == CUDA_SUCCESS) card->note_unswappable(static_cast<std::int64_t>(bytes));
+        if (result == CUDA_SUCCESS) Unswappable::get().note_handle(card->device(), *handle, bytes);
         return result;
     }
-    const std::uint64_t made = card->create_handle(bytes, *properties, why);
-    if (made == 0) return why.code != CUDA_SUCCESS ? why.code : CUDA_ERROR_OUT_OF_MEMORY;
-    LaunchGate::note_unbacked();
-    *handle = made;
-    return CUDA_SUCCESS;
+    CUresult result = virtual_memory::create(*card, handle, bytes, *properties);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && StreamOrdered::get().give_back(*card)) {
+        result = virtual_memory::create(*card, handle, bytes, *properties);
+    }
+    return result;
 }
 
 CUresult release_handle(const Call<CUresult(CUmemGenericAllocationHandle)>& call,
                         CUmemGenericAllocationHandle handle) {
-    Card* const card = Program::get().card_of_handle(handle);
-    if (card == nullptr) return call(handle);
-    std::uint64_t freed = 0;
-    Failure why;
-    const bool done = card->engine().release(handle, freed, why);
-    if (freed > 0) card->credits().give(freed);
-    return done ? CUDA_SUCCESS : error_of(why);
+    Program& program = Program::get();
+    if (Card* const card = program.card_of_handle(handle)) {
+        return virtual_memory::release(*card, handle);
+    }
+    const CUresult result = call(handle);
+    if (result == CUDA_SUCCESS && !program.forked()) Unswappable::get().release_handle(handle);
+    return result;
 }
 
 CUresult retain_handle(const Call<CUresult(CUmemGenericAllocationHandle*, void*)>& call,
                        CUmemGenericAllocationHandle* handle, void* pointer) {
+    Program& program = Program::get();
     const auto address = reinterpret_cast<std::uint64_t>(pointer);
-    Card* const card = handle != nullptr ? Program::get().card_of_mapping(address) : nullptr;
-    if (card == nullptr) return call(handle, pointer);
+    Card* const card = handle != nullptr ? program.card_of_mapping(address) : nullptr;
+    if (card == nullptr) {
+        const CUresult result = call(handle, pointer);
+        if (result == CUDA_SUCCESS && !program.forked()) Unswappable::get().retain_handle(*handle);
+        return result;
+    }
     const auto known = card->engine().handle_at(address);
     if (!known || !card->engine().retain(*known)) return CUDA_ERROR_INVALID_VALUE;
     *handle = *known;
@@ -77,26 +88,54 @@ CUresult handle_properties(
     return CUDA_SUCCESS;
 }
 
+CUresult reserve_addresses(
+    const Call<CUresult(CUdeviceptr*, size_t, size_t, CUdeviceptr, unsigned long long)>& call,
+    CUdeviceptr* pointer, size_t bytes, size_t alignment, CUdeviceptr address,
+    unsigned long long flags) {
+    const CUresult result = call(pointer, bytes, alignment, address, flags);
+    if (result == CUDA_SUCCESS && !Program::get().forked()) reservations().add(*pointer, bytes);
+    return result;
+}
+
+CUresult free_addresses(const Call<CUresult(CUdeviceptr, size_t)>& call, CUdeviceptr pointer,
+                        size_t bytes) {
+    Program& program = Program::get();
+    // What is mapped there may be elsewhere just now: the driver would see nothing.
+    if (program.card_of_mapping(pointer, bytes) != nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = call(pointer, bytes);
+    if (result == CUDA_SUCCESS && !program.forked()) reservations().remove(pointer);
+    return result;
+}
+
 CUresult map_handle(const Call<CUresult(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle,
                                         unsigned long long)>& call,
                     CUdeviceptr pointer, size_t bytes, size_t offset,
                     CUmemGenericAllocationHandle handle, unsigned long long flags) {
-    Card* const card = Program::get().card_of_handle(handle);
-    if (card == nullptr) return call(pointer, bytes, offset, handle, flags);
-    if (offset != 0) return CUDA_ERROR_NOT_SUPPORTED;  // as the driver says
-    Failure why;
-    return card->engine().map(handle, pointer, bytes, why) ? CUDA_SUCCESS : error_of(why);
+    Program& program = Program::get();
+    Card* const card = program.card_of_handle(handle);
+    if (card == nullptr) {
+        const CUresult result = call(pointer, bytes, offset, handle, flags);
+        if (result == CUDA_SUCCESS && !program.forked()) {
+            Unswappable::get().note_mapping(pointer, handle);
+        }
+        return result;
+    }
+    // As the driver says; for memory that is not on the card it is not asked.
+    if (flags != 0 || !reservations().hold(pointer, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    return virtual_memory::map(*card, pointer, bytes, offset, handle);
 }
 
 CUresult unmap_memory(const Call<CUresult(CUdeviceptr, size_t)>& call, CUdeviceptr pointer,
                       size_t bytes) {
-    Card* const card = Program::get().card_of_mapping(pointer, bytes);
-    if (card == nullptr) return call(pointer, bytes);
-    std::uint64_t freed = 0;
-    Failure why;
-    const bool done = card->engine().unmap(pointer, bytes, freed, why);
-    if (freed > 0) card->credits().give(freed);
-    return done ? CUDA_SUCCESS : error_of(why);
+    Program& program = Program::get();
+    if (Card* const card = program.card_of_mapping(pointer, bytes)) {
+        return virtual_memory::unmap(*card, pointer, bytes);
+    }
+    const CUresult result = call(pointer, bytes);
+    if (result == CUDA_SUCCESS && !program.forked()) {
+        Unswappable::get().forget_mappings(pointer, bytes);
+    }
+    return result;
 }
 
 CUresult set_access(const Call<CUresult(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t)>& call,
@@ -104,9 +143,7 @@ CUresult set_access(const Call<CUresult(CUdeviceptr, size_t, const CUmemAccessDe
                     size_t count) {
     Card* const card = access != nullptr ? Program::get().card_of_mapping(pointer, bytes) : nullptr;
     if (card == nullptr) return call(pointer, bytes, access, count);
-    Failure why;
-    return card->engine().set_access(pointer, bytes, {access, count}, why) ? CUDA_SUCCESS
-                                                                           : error_of(why);
+    return virtual_memory::set_access(*card, pointer, bytes, access, count);
 }
 
 CUresult get_access(

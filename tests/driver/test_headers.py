@@ -32,6 +32,10 @@ NOT_DECLARED: dict[str, dict[str, str]] = {
         "cuCtxSynchronize_v2": "new in 13.0",
         "cuMemcpyBatchAsync_v2": "new in 13.0",
         "cuMemcpy3DBatchAsync_v2": "new in 13.0",
+        "cuMemPrefetchBatchAsync": "new in 13.0",
+        "cuMemDiscardBatchAsync": "new in 13.0",
+        "cuMemDiscardAndPrefetchBatchAsync": "new in 13.0",
+        "cuMemSetMemPool": "new in 13.0",
     },
     "13": {},
 }
@@ -142,7 +146,7 @@ def types() -> list[str]:
     enums = re.findall(
         r"\} (\w+);", re.sub(r"typedef struct \w+ \{.*?\n\} \w+;", "", text, flags=re.S)
     )
-    opaque = set(re.findall(r"typedef struct (?:\w+) (\w+);", text))
+    opaque = set(re.findall(r"typedef (?:struct|union) \w+ (\w+);", text))
     return [name for name in (*scalars, *handles, *functions, *enums) if name not in opaque]
 
 
