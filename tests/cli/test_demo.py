@@ -28,7 +28,12 @@ def test_the_facts_show_a_saving_a_pool_and_a_caught_race(
     assert (document["simulated"], document["profile"]) == (True, "h200")
     assert document["report"] is None
     assert list(tmp_path.iterdir()) == []
-    card, overlap, streamed, pool, race = (chapter["facts"] for chapter in document["chapters"])
+    card, overlap, streamed, pool, sharing, race = (
+        chapter["facts"] for chapter in document["chapters"]
+    )
+    assert sharing["same_results"] is True
+    assert sharing["turns"] >= 2
+    assert 0 < sharing["out_bytes"] <= sharing["turns"] * sharing["program_bytes"]
     assert card["multiprocessors"] == 132
     assert overlap["same_results"] is True
     # Four equal pairs: eight steps in a row against five overlapped ones.

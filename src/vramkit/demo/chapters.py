@@ -1,5 +1,12 @@
 """The chapters, in the order they are shown."""
 
-from vramkit.demo import card, overlap, pool, race, weights
+from vramkit.demo import card, overlap, pool, race, sharing, weights
 
-CHAPTERS = (card.CHAPTER, overlap.CHAPTER, weights.CHAPTER, pool.CHAPTER, race.CHAPTER)
+CHAPTERS = (
+    card.CHAPTER,
+    overlap.CHAPTER,
+    weights.CHAPTER,
+    pool.CHAPTER,
+    sharing.CHAPTER,
+    race.CHAPTER,
+)
