@@ -120,9 +120,12 @@ CUresult total_memory(const Call<CUresult(size_t*, CUdevice)>& call, size_t* byt
                       CUdevice device) {
     const CUresult result = call(bytes, device);
     if (result != CUDA_SUCCESS) return result;
-    const std::uint64_t memory = Program::get().settings().memory;
-    if (memory != 0 && memory < *bytes) *bytes = memory;
-    return result;
+    // Asked before the program uses the card, often of all cards: none is opened for that.
+    Program& program = Program::get();
+    Card* const card = program.card_if_open(device);
+    const std::uint64_t limit = card != nullptr ? card->limit() : program.settings().memory;
+    if (limit != 0 && limit < *bytes) *bytes = limit;
+    return CUDA_SUCCESS;
 }
 
 }  // namespace vramkit::share::hooks

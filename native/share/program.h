@@ -40,6 +40,11 @@ class Program {
 
     // Of a device; opened when it is first asked for. Null: the driver's own error is `why`.
     Card* card(CUdevice device, Failure& why);
+    // Null: not opened yet.
+    Card* card_if_open(CUdevice device) {
+        const bool known = device >= 0 && device < kMostCards && !forked();
+        return known ? cards_[static_cast<std::size_t>(device)].load() : nullptr;
+    }
     // Of the current context. Null: there is none, or the driver refused.
     Card* current_card();
     // The card that has an allocation or a mapping around this address. Null: not ours.
