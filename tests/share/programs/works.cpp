@@ -672,6 +672,67 @@ void warm_pairs(int steps) {
     }
 }
 
+// Unused memory of a pool, as the program waits now and then: all of it is kept where the program
+// asked for that, and none otherwise.
+void unused(int steps) {
+    auto* advance = control<int(double)>("simAdvance");
+    CUmemoryPool pool;
+    CALL(cuDeviceGetDefaultMemPool, &pool, 0);
+    for (cuuint64_t threshold : {~cuuint64_t{0}, cuuint64_t{0}}) {
+        CALL(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
+        CUdeviceptr block;
+        CALL(cuMemAllocAsync, &block, 100 << 20, nullptr);
+        launch(fill, nullptr, block, (100 << 20) / 4, 1);
+        CALL(cuMemFreeAsync, block, nullptr);
+        for (int step = 0; step < steps; ++step) {
+            CALL(cuCtxSynchronize);
+            advance(0.5e9);
+        }
+        cuuint64_t used = 0, reserved = 0;
+        CALL(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+        CALL(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
+        printf("%llu %d\n", static_cast<unsigned long long>(used), reserved >= 100 << 20);
+    }
+}
+
+// Blocks of two cards, each freed in a stream of the other one.
+void two_cards(int steps) {
+    CUcontext contexts[2] = {context, nullptr};
+    CUstream streams[2];
+    CALL(cuDevicePrimaryCtxRetain, &contexts[1], 1);
+    for (int card : {0, 1}) {
+        CALL(cuCtxSetCurrent, contexts[card]);
+        CALL(cuStreamCreateWithPriority, &streams[card], CU_STREAM_NON_BLOCKING, 0);
+    }
+    CUevent events[2];
+    for (int card : {0, 1}) {
+        CALL(cuCtxSetCurrent, contexts[card]);
+        CALL(cuEventCreate, &events[card], CU_EVENT_DISABLE_TIMING);
+    }
+    for (int step = 0; step < steps; ++step) {
+        CUdeviceptr blocks[2];
+        CALL(cuCtxSetCurrent, contexts[step % 2]);
+        for (int card : {0, 1}) {
+            CALL(cuMemAllocAsync, &blocks[card], 3 << 20, streams[card]);
+            CALL(cuMemsetD32Async, blocks[card], step + card, (3 << 20) / 4, streams[card]);
+        }
+        for (int card : {0, 1}) {
+            unsigned word = 0;
+            int device = -1;
+            CALL(cuCtxSetCurrent, contexts[card]);
+            CALL(cuMemcpyDtoHAsync_v2, &word, blocks[card] + 4000, 4, streams[card]);
+            CALL(cuEventRecord, events[card], streams[card]);
+            CALL(cuStreamSynchronize, streams[card]);
+            CALL(cuPointerGetAttribute, &device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                 blocks[card] + 9);
+            printf("%u %d\n", word, device);
+            CALL(cuStreamWaitEvent, streams[1 - card], events[card], 0);
+            CALL(cuMemFreeAsync, blocks[card], streams[1 - card]);
+        }
+    }
+    for (int card : {0, 1}) CALL(cuStreamSynchronize, streams[card]);
+}
+
 // Memory that was never used before: each call here is the first that uses it.
 void first_uses() {
     auto* copy_2d = other<CUresult(const CUDA_MEMCPY2D*, CUstream)>("cuMemcpy2DAsync_v2");
@@ -833,6 +894,8 @@ int main(int count, char** words) {
     if (kind == "pools") pools();
     if (kind == "graph_memory") graph_memory(steps);
     if (kind == "boxes") boxes(steps);
+    if (kind == "unused") unused(steps);
+    if (kind == "two_cards") two_cards(steps);
     if (kind == "first_uses") first_uses();
     if (kind == "streams_end") streams_end(steps);
     if (kind == "misuse") misuse();
