@@ -68,14 +68,15 @@ CUresult free_async(const Call<CUresult(CUdeviceptr, CUstream)>& call, CUdevicep
                     CUstream stream) {
     if (Program::get().forked()) return call(pointer, stream);
     StreamOrdered& memory = StreamOrdered::get();
-    if (memory.find(pointer)) {
+    if (const auto block = memory.find(pointer)) {
         const StreamOrdered::Place place = memory.place_of(call, stream);
         // A capture frees what it has allocated, and nothing else; the driver says so, and what is
         // wrong with a stream too.
         if (place.card != nullptr && !place.captured) {
             StreamRef at = place.stream;
-            // Another context's: what it has done with the block is over before the block is free.
-            if (place.engine == nullptr) {
+            // A stream of another context: what it has done with the block is over before the
+            // block is free.
+            if (place.engine == nullptr || place.card->device() != block->device) {
                 if (Program::get().call().cuStreamSynchronize(at.handle) != CUDA_SUCCESS) {
                     return CUDA_ERROR_UNKNOWN;
                 }

@@ -76,10 +76,6 @@ CUresult error_of(const Failure& why, CUresult otherwise) {
     return why.code != CUDA_SUCCESS ? why.code : otherwise;
 }
 
-std::int64_t now() {
-    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
-
 }  // namespace
 
 StreamOrdered& StreamOrdered::get() {
@@ -87,7 +83,14 @@ StreamOrdered& StreamOrdered::get() {
     return made;
 }
 
-StreamOrdered::StreamOrdered() : driver_(driver_of_pools()) {}
+StreamOrdered::StreamOrdered()
+    : driver_(driver_of_pools()),
+      clock_(reinterpret_cast<double (*)()>(driver_->symbol("simNow"))) {}
+
+std::int64_t StreamOrdered::now() const {
+    if (clock_ != nullptr) return static_cast<std::int64_t>(clock_());
+    return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
 
 pool::Pool* StreamOrdered::engine_of(CUdevice device) const {
     if (device < 0 || device >= kMostCards) return nullptr;
@@ -188,12 +191,17 @@ ProgramPoolRef StreamOrdered::default_pool(CUdevice device) {
 }
 
 ProgramPoolRef StreamOrdered::pool(CUmemoryPool handle) {
-    for (CUdevice device = 0; device < kMostCards; ++device) {
-        if (engine_of(device) != nullptr) default_pool(device);
-    }
-    const std::lock_guard guard(lock_);
-    const auto known = pools_.find(handle);
-    return known != pools_.end() ? known->second : nullptr;
+    const auto look = [&]() -> ProgramPoolRef {
+        const std::lock_guard guard(lock_);
+        const auto known = pools_.find(handle);
+        return known != pools_.end() ? known->second : nullptr;
+    };
+    if (ProgramPoolRef known = look()) return known;
+    // Programs choose what the default pool of a device keeps before they use it.
+    int devices = 0;
+    if (driver_->call().cuDeviceGetCount(&devices) != CUDA_SUCCESS) return nullptr;
+    for (CUdevice device = 0; device < devices; ++device) default_pool(device);
+    return look();
 }
 
 ProgramPoolRef StreamOrdered::current_pool(CUdevice device) {

@@ -101,6 +101,8 @@ class StreamOrdered {
     using Blocks = std::map<std::uint64_t, Used>;
 
     StreamOrdered();
+    // Nanoseconds, by the clock of the pools: that of the simulated GPU if there is one.
+    std::int64_t now() const;
     std::shared_ptr<pool::Pool> open(Card& card);
     pool::Pool* engine_of(CUdevice device) const;
     pool::Pool* opened(Card& card);
@@ -111,6 +113,7 @@ class StreamOrdered {
     void count(ProgramPool& pool, std::int64_t bytes);
 
     const std::shared_ptr<Driver> driver_;  // whose virtual memory calls are the engine's
+    double (*const clock_)();
     std::mutex opening_;
     std::array<std::atomic<pool::Pool*>, kMostCards> engines_{};
     std::atomic<bool> any_{false};  // of them, at any time

@@ -48,7 +48,9 @@ class Done:
         return {name for name in names if self.calls[name] > 0}
 
 
-def run(program: Path, folder: Path, kind: str, steps: int, **variables: str) -> Done:
+def run(
+    program: Path, folder: Path, kind: str, steps: int, cards: int = 1, **variables: str
+) -> Done:
     """Natively, or under the gate where `variables` say how; nothing may be reported."""
     folder.mkdir()
     log = folder / "log"
@@ -56,7 +58,7 @@ def run(program: Path, folder: Path, kind: str, steps: int, **variables: str) ->
         **{name: value for name, value in os.environ.items() if not name.startswith("VRAMKIT_")},
         "CALLS": "1",
         "VRAMKIT_DRIVER": "sim",
-        "VRAMKIT_SIM": f"capacity=512MiB,reports={folder / 'reports'}",
+        "VRAMKIT_SIM": f"capacity=512MiB,devices={cards},reports={folder / 'reports'}",
         "KERNELS": str(ROOT / "src" / "vramkit" / "driver" / "kernels.ptx"),
         "LD_LIBRARY_PATH": str(sim_folder()),
         "VRAMKIT_SHARE_LOG": str(log),
@@ -81,13 +83,20 @@ def run(program: Path, folder: Path, kind: str, steps: int, **variables: str) ->
 
 
 def shared(
-    program: Path, folder: Path, kind: str, steps: int, chaos: int, **variables: str
+    program: Path,
+    folder: Path,
+    kind: str,
+    steps: int,
+    chaos: int,
+    cards: int = 1,
+    **variables: str,
 ) -> Done:
     return run(
         program,
         folder,
         kind,
         steps,
+        cards,
         LD_PRELOAD=str(gate_library()),
         VRAMKIT_SHARE="swap",
         VRAMKIT_SHARE_CHAOS=str(chaos),
@@ -105,7 +114,10 @@ def shared(
         ("handed", 40),
         ("pools", 1),
         ("async_fork", 30),
+        ("streams_end", 30),
+        ("unused", 10),
         ("boxes", 60),
+        ("first_uses", 1),
         ("misuse", 1),
         ("counted", 1),
     ],
@@ -132,6 +144,16 @@ def test_streams_of_other_contexts_keep_the_memory_of_the_driver(
     assert gated.stdout == alone.stdout
     assert gated.calls["cuMemAllocAsync"] == 2
     assert gated.log.count("outside the primary context stays on the card") == 1
+
+
+@pytest.mark.parametrize("chaos", [0, 1])
+def test_streams_of_one_card_free_what_another_one_has(
+    works: Path, tmp_path: Path, chaos: int
+) -> None:
+    alone = run(works, tmp_path / "alone", "two_cards", 20, cards=2)
+    gated = shared(works, tmp_path / "gated", "two_cards", 20, chaos, cards=2)
+    assert gated.stdout == alone.stdout
+    assert gated.made(FROM_DRIVER) == set()
 
 
 @pytest.mark.parametrize("chaos", [0, 1])

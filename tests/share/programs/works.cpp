@@ -673,6 +673,155 @@ void warm_pairs(int steps) {
     }
 }
 
+// Unused memory of a pool, as the program waits now and then: all of it is kept where the program
+// asked for that, and none otherwise.
+void unused(int steps) {
+    auto* advance = control<int(double)>("simAdvance");
+    CUmemoryPool pool;
+    CALL(cuDeviceGetDefaultMemPool, &pool, 0);
+    for (cuuint64_t threshold : {~cuuint64_t{0}, cuuint64_t{0}}) {
+        CALL(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
+        CUdeviceptr block;
+        CALL(cuMemAllocAsync, &block, 100 << 20, nullptr);
+        launch(fill, nullptr, block, (100 << 20) / 4, 1);
+        CALL(cuMemFreeAsync, block, nullptr);
+        for (int step = 0; step < steps; ++step) {
+            CALL(cuCtxSynchronize);
+            advance(0.5e9);
+        }
+        cuuint64_t used = 0, reserved = 0;
+        CALL(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+        CALL(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
+        printf("%llu %d\n", static_cast<unsigned long long>(used), reserved >= 100 << 20);
+    }
+}
+
+// Blocks of two cards, each freed in a stream of the other one.
+void two_cards(int steps) {
+    CUcontext contexts[2] = {context, nullptr};
+    CUstream streams[2];
+    CALL(cuDevicePrimaryCtxRetain, &contexts[1], 1);
+    for (int card : {0, 1}) {
+        CALL(cuCtxSetCurrent, contexts[card]);
+        CALL(cuStreamCreateWithPriority, &streams[card], CU_STREAM_NON_BLOCKING, 0);
+    }
+    CUevent events[2];
+    for (int card : {0, 1}) {
+        CALL(cuCtxSetCurrent, contexts[card]);
+        CALL(cuEventCreate, &events[card], CU_EVENT_DISABLE_TIMING);
+    }
+    for (int step = 0; step < steps; ++step) {
+        CUdeviceptr blocks[2];
+        CALL(cuCtxSetCurrent, contexts[step % 2]);
+        for (int card : {0, 1}) {
+            CALL(cuMemAllocAsync, &blocks[card], 3 << 20, streams[card]);
+            CALL(cuMemsetD32Async, blocks[card], step + card, (3 << 20) / 4, streams[card]);
+        }
+        for (int card : {0, 1}) {
+            unsigned word = 0;
+            int device = -1;
+            CALL(cuCtxSetCurrent, contexts[card]);
+            CALL(cuMemcpyDtoHAsync_v2, &word, blocks[card] + 4000, 4, streams[card]);
+            CALL(cuEventRecord, events[card], streams[card]);
+            CALL(cuStreamSynchronize, streams[card]);
+            CALL(cuPointerGetAttribute, &device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                 blocks[card] + 9);
+            printf("%u %d\n", word, device);
+            CALL(cuStreamWaitEvent, streams[1 - card], events[card], 0);
+            CALL(cuMemFreeAsync, blocks[card], streams[1 - card]);
+        }
+    }
+    for (int card : {0, 1}) CALL(cuStreamSynchronize, streams[card]);
+}
+
+// Memory that was never used before: each call here is the first that uses it.
+void first_uses() {
+    auto* copy_2d = other<CUresult(const CUDA_MEMCPY2D*, CUstream)>("cuMemcpy2DAsync_v2");
+    auto* copy_2d_now = other<CUresult(const CUDA_MEMCPY2D*)>("cuMemcpy2D_v2");
+    auto* copy_3d = other<CUresult(const CUDA_MEMCPY3D*, CUstream)>("cuMemcpy3DAsync_v2");
+    auto* set_2d =
+        other<CUresult(CUdeviceptr, size_t, unsigned, size_t, size_t)>("cuMemsetD2D32_v2");
+    auto* peer =
+        other<CUresult(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, size_t)>("cuMemcpyPeer");
+    auto* batch = other<CUresult(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, CUmemcpyAttributes*,
+                                 size_t*, size_t, CUstream)>("cuMemcpyBatchAsync_v2");
+    auto* batch_3d = other<CUresult(size_t, CUDA_MEMCPY3D_BATCH_OP*, unsigned long long, CUstream)>(
+        "cuMemcpy3DBatchAsync_v2");
+    constexpr size_t kBytes = 3 << 20, kWidth = 1024;
+    CUstream stream;
+    CALL(cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, 0);
+    for (int turn = 0; turn < 7; ++turn) {
+        Words words(kBytes / 4, 0);
+        for (size_t index = 0; index < words.size(); ++index) words[index] = index * 7 + turn;
+        Block from = allocate(kBytes), to{};
+        CALL(cuMemcpyHtoDAsync_v2, from.address, words.data(), kBytes, stream);
+        CALL(cuCtxSynchronize);
+        to = allocate(kBytes);
+        CUDA_MEMCPY2D flat{};
+        flat.srcMemoryType = flat.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+        flat.srcDevice = from.address, flat.dstDevice = to.address;
+        flat.srcPitch = flat.dstPitch = flat.WidthInBytes = kWidth;
+        flat.Height = kBytes / kWidth;
+        CUDA_MEMCPY3D box{};
+        box.srcMemoryType = box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+        box.srcDevice = from.address, box.dstDevice = to.address;
+        box.srcPitch = box.dstPitch = box.WidthInBytes = kWidth;
+        box.srcHeight = box.dstHeight = box.Height = kBytes / kWidth / 3;
+        box.Depth = 3;
+        CUmemcpyAttributes kind{};
+        kind.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+        size_t bytes = kBytes, first = 0;
+        CUDA_MEMCPY3D_BATCH_OP operation{};
+        operation.src.type = operation.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+        operation.src.op.ptr = {
+            from.address, kWidth, kBytes / kWidth, {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+        operation.dst.op.ptr = {
+            to.address, kWidth, kBytes / kWidth, {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+        operation.extent = {kWidth, kBytes / kWidth, 1};
+        operation.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+        CUresult result = CUDA_SUCCESS;
+        if (turn == 0) result = copy_2d(&flat, stream);
+        if (turn == 1) result = copy_2d_now(&flat);
+        if (turn == 2) result = copy_3d(&box, stream);
+        if (turn == 3) result = set_2d(to.address, kWidth, 9, kWidth / 4, kBytes / kWidth);
+        if (turn == 4) result = peer(to.address, context, from.address, context, kBytes);
+        if (turn == 5) {
+            result = batch(&to.address, &from.address, &bytes, 1, &kind, &first, 1, stream);
+        }
+        if (turn == 6) result = batch_3d(1, &operation, 0, stream);
+        CALL(cuCtxSynchronize);
+        printf("%d %d %llx\n", turn, result, sum(to, stream));
+        give_back(from);
+        give_back(to);
+    }
+}
+
+// Streams that end while their work still runs; the next one has the same handle, perhaps.
+void streams_end(int steps) {
+    CUdeviceptr kept = 0;
+    CALL(cuMemAllocAsync, &kept, 4 * steps, nullptr);
+    CALL(cuMemsetD8Async, kept, 0, 4 * steps, nullptr);
+    CALL(cuCtxSynchronize);
+    for (int step = 0; step < steps; ++step) {
+        CUstream stream;
+        CUdeviceptr block, small;
+        CALL(cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, 0);
+        CALL(cuMemAllocAsync, &block, 4 << 20, stream);
+        CALL(cuMemAllocAsync, &small, 2000, stream);
+        launch(fill, stream, block, (4 << 20) / 4, step);
+        launch(sweep, stream, block, (4 << 20) / 4, 200);
+        launch(fill, stream, small, 500, step);
+        CALL(cuMemcpyDtoDAsync_v2, kept + 4 * step, block + (1 << 20), 4, stream);
+        CALL(cuMemFreeAsync, block, stream);
+        CALL(cuMemFreeAsync, small, stream);
+        CALL(cuStreamDestroy_v2, stream);
+    }
+    CALL(cuCtxSynchronize);
+    Words words(steps);
+    CALL(cuMemcpyDtoH_v2, words.data(), kept, 4 * steps);
+    for (unsigned word : words) printf("%x\n", word);
+}
+
 // Misuse, and what cannot be had of memory that moves. Natively some of it can.
 void misuse() {
     Block mapped = map(1);
@@ -771,6 +920,10 @@ int main(int count, char** words) {
     if (kind == "pools") pools();
     if (kind == "graph_memory") graph_memory(steps);
     if (kind == "boxes") boxes(steps);
+    if (kind == "unused") unused(steps);
+    if (kind == "two_cards") two_cards(steps);
+    if (kind == "first_uses") first_uses();
+    if (kind == "streams_end") streams_end(steps);
     if (kind == "misuse") misuse();
     if (kind == "handed") handed(steps);
     if (kind == "async_contexts") async_contexts();
