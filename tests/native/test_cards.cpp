@@ -375,6 +375,7 @@ namespace {
 // What the core tells of operations that have ended; nothing else happens.
 class Ends final : public Effects {
   public:
+    void prepare(Operation&) override {}
     void started(Operation&) override {}
     void finished(Operation& operation, double end) override { times[operation.bytes] = end; }
     bool lost(const Operation&) override { return false; }
