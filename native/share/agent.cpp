@@ -22,6 +22,8 @@ constexpr auto kConnectAgain = 500ms;
 constexpr auto kTick = 100ms;
 constexpr auto kIdleAfter = 500ms;     // without a launch
 constexpr auto kClosePatience = 20ms;  // for one attempt
+constexpr auto kErrorPatience = 1s;    // of a driver that fails to bring memory
+constexpr auto kRoomPatience = 30s;    // ... since the card is full in spite of credits
 constexpr std::uint64_t kKeptSpare = std::uint64_t{32} << 20;
 constexpr std::uint64_t kPrepareStep = std::uint64_t{256} << 20;
 
@@ -382,7 +384,7 @@ void Agent::go_on_bringing() {
     switch (program_.bring_everything(why)) {
         case Program::Brought::failed:
             fail("bringing memory to the card", why);
-            std::this_thread::sleep_for(1ms);
+            give_up_in_time(why);
             return;
         case Program::Brought::some: {
             const std::lock_guard guard(facts_);
@@ -390,8 +392,25 @@ void Agent::go_on_bringing() {
             return;
         }
         case Program::Brought::all:
+            failing_since_.reset();
             if (phase_ == Phase::starting) open_gate();
     }
+}
+
+// A program must not wait for ever for what cannot come: its context may be broken, or the card be
+// used by others that nobody knows of. Its calls then get the error.
+void Agent::give_up_in_time(const Failure& why) {
+    const auto now = Clock::now();
+    if (!failing_since_) failing_since_ = now;
+    const bool may_pass = why.kind == Failure::Kind::out_of_memory;
+    if (now - *failing_since_ < (may_pass ? kRoomPatience : kErrorPatience)) {
+        std::this_thread::sleep_for(1ms);
+        return;
+    }
+    failing_since_.reset();
+    if (phase_ != Phase::starting) return;
+    log("the program goes on without all of its memory: its calls fail");
+    open_gate();
 }
 
 void Agent::open_gate() {

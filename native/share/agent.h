@@ -84,6 +84,7 @@ class Agent {
     void act();
     void go_on_stopping();
     void go_on_bringing();
+    void give_up_in_time(const Failure& why);
     void open_gate();
     void pull_credits();
     void every_so_often();
@@ -131,6 +132,7 @@ class Agent {
     bool idle_is_checked_ = false;
     bool is_idle_ = false;
     std::string last_failure_;
+    std::optional<Clock::time_point> failing_since_;
 };
 
 }  // namespace vramkit::share

@@ -15,7 +15,7 @@ struct Settings {
     std::uint32_t weight_milli = 1000;
     std::int32_t priority = 0;
     std::uint64_t host_limit = 0;  // bytes of host memory for what is swapped; 0: none
-    std::uint32_t window = 64;    // launches between two looks at the work in flight
+    std::uint32_t window = 64;     // launches between two looks at the work in flight
     std::uint32_t chaos = 0;       // swap everything out and in every so many launches; 0: never
     bool ipc = false;              // memory stays where other processes can open it
 
