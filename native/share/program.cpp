@@ -259,8 +259,19 @@ void Program::swap_everything() {
         });
         LaunchGate::note_unbacked();
         if (bring_locked(why) != Brought::all) log("swapping in: %s", why.message.c_str());
+        ++swaps_;
+        if ((swaps_ & (swaps_ - 1)) == 0) log_traffic();  // the first, and whenever it doubles
     }
     resume();
+}
+
+void Program::log_traffic() {
+    each_card([&](Card& card) {
+        const swap::Traffic traffic = card.engine().traffic();
+        log("device %d: swapped %llu times, %llu bytes out, %llu bytes in", card.device(),
+            static_cast<unsigned long long>(swaps_), static_cast<unsigned long long>(traffic.out),
+            static_cast<unsigned long long>(traffic.in));
+    });
 }
 
 void Program::context_made(CUcontext context, CUdevice device) {

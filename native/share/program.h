@@ -107,6 +107,7 @@ class Program {
     Brought bring_locked(Failure& why);  // with moving_
     // Everything to the host and back, at the same addresses: the self-test.
     void swap_everything();
+    void log_traffic();  // with moving_
 
     static std::atomic<Program*> made_;
 
@@ -119,6 +120,7 @@ class Program {
     std::atomic<int> waiting_{0};         // threads at the closed gate
     std::atomic<std::uint64_t> waited_ns_{0};
     std::mutex moving_;
+    std::uint64_t swaps_ = 0;  // of the self-test, with moving_
     std::mutex cards_lock_;
     std::array<std::atomic<Card*>, kMostCards> cards_{};
     std::mutex contexts_lock_;

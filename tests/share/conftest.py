@@ -18,6 +18,7 @@ from vramkit.share.daemon.connection import peer_of
 from vramkit.share.daemon.server import Server
 
 from .client import SECONDS, FakeClient
+from .works import build_works
 
 
 @pytest.fixture
@@ -128,3 +129,9 @@ def daemon_process(folder: Path) -> Iterator[Callable[[], subprocess.Popen[bytes
     for process in started:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def works(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """programs/works.cpp, built."""
+    return build_works(tmp_path_factory.mktemp("works"))
