@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <bit>
 #include <thread>
 
 #include "base/host_memory.h"
@@ -11,6 +12,12 @@
 #include "share/log.h"
 
 namespace vramkit::share {
+
+namespace {
+
+constexpr std::uint64_t kLoggedSwaps = 16;  // of the self-test; of more, whenever they double
+
+}  // namespace
 
 std::atomic<Program*> Program::made_{nullptr};
 
@@ -260,7 +267,7 @@ void Program::swap_everything() {
         LaunchGate::note_unbacked();
         if (bring_locked(why) != Brought::all) log("swapping in: %s", why.message.c_str());
         ++swaps_;
-        if ((swaps_ & (swaps_ - 1)) == 0) log_traffic();  // the first, and whenever it doubles
+        if (swaps_ < kLoggedSwaps || std::has_single_bit(swaps_)) log_traffic();
     }
     resume();
 }

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from clients.support import run_scenario, scenarios
+from soak import rounds
 
 from vramkit.launch.gate import gate_library
 
-from soak import rounds
 from .works import ROOT, run_natively, run_shared_alone
 
 pytestmark = pytest.mark.sim_only

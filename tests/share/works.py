@@ -29,17 +29,10 @@ def build_works(folder: Path) -> Path:
         pytest.skip("no C++ compiler: set CXX, or install g++")
     program = folder / "works"
     source = ROOT / "tests" / "share" / "programs" / "works.cpp"
-    command = [
-        compiler,
-        "-w",
-        "-std=c++20",
-        f"-I{ROOT / 'native'}",
-        str(source),
-        "-o",
-        str(program),
-    ]
-    # Nothing refers to the driver by name.
-    command += ["-Wl,--no-as-needed", str(sim_folder() / "libcuda.so.1"), "-ldl", "-lpthread"]
+    # Nothing in it refers to the driver by name.
+    driver = ["-Wl,--no-as-needed", str(sim_folder() / "libcuda.so.1"), "-ldl", "-lpthread"]
+    flags = ["-w", "-std=c++20", f"-I{ROOT / 'native'}"]
+    command = [compiler, *flags, str(source), *driver, "-o", str(program)]
     subprocess.run(command, check=True, capture_output=True, text=True)
     return program
 
