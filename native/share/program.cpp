@@ -323,11 +323,17 @@ void Program::primary_retained(CUdevice device, int times) {
 // Nothing of the context survives: the card is opened again when it is next used.
 void Program::primary_resetting(CUdevice device) {
     if (device < 0 || device >= kMostCards) return;
-    const std::lock_guard moving(moving_);
     const std::lock_guard guard(cards_lock_);
-    std::unique_ptr<Card> card(cards_[static_cast<std::size_t>(device)].exchange(nullptr));
-    if (card == nullptr) return;
+    auto& slot = cards_[static_cast<std::size_t>(device)];
+    Card* const known = slot.load();
+    if (known == nullptr) return;
+    // Its thread moves memory too.
+    if (agent_ != nullptr && !agent_->remove(*known)) return;
+    const std::lock_guard moving(moving_);
+    std::unique_ptr<Card> card(slot.exchange(nullptr));
     card->wait_for_work(card->context());
+    card.reset();
+    if (agent_ != nullptr) agent_->removed();
     const std::lock_guard contexts(contexts_lock_);
     primary_retains_[static_cast<std::size_t>(device)] = 0;
 }

@@ -21,7 +21,7 @@ namespace vramkit::share {
 
 inline constexpr int kMostCards = 16;
 
-// Locks, in this order: moving_; cards_lock_; that of an engine. Nobody waits for the card's work
+// Locks, in this order: cards_lock_; moving_; that of an engine. Nobody waits for the card's work
 // or for the gate with cards_lock_.
 class Program {
   public:
@@ -83,8 +83,8 @@ class Program {
     std::uint64_t launches() const;
 
     // For Python code in the program; false: nobody is told.
-    bool say_idle() { return agent_ != nullptr && agent_->idle(); }
-    bool lease(bool begins) { return agent_ != nullptr && agent_->lease(begins); }
+    bool say_idle() { return agent_ != nullptr && !forked() && agent_->idle(); }
+    bool lease(bool begins) { return agent_ != nullptr && !forked() && agent_->lease(begins); }
 
     void context_made(CUcontext context, CUdevice device);
     void context_ending(CUcontext context);
