@@ -112,7 +112,7 @@ void Agent::let_go() {
             known->card = nullptr;
             changed_.notify_all();
         }
-        if (known->card != nullptr || known->leaves || known->to_give == 0) continue;
+        if (known->leaves || known->to_give == 0) continue;
         if (!known->number || !page_) continue;
         page_.give(*known->number, std::exchange(known->to_give, 0));
         known->said = {};
@@ -316,10 +316,7 @@ bool Agent::hear(const wire::Frame& frame) {
         }
         changed_.notify_all();
     } else if (const auto grant = frame.as<wire::grant_message>()) {
-        if (Known* const known = known_of(grant->card)) {
-            known->card->credits().give(grant->bytes);
-            changed_.notify_all();
-        }
+        if (Known* const known = known_of(grant->card)) get_credits(*known, grant->bytes);
     } else if (const auto source = frame.as<wire::source_message>()) {
         CreditPage page(connection_.next_descriptor(), false);
         if (page) givers_.insert_or_assign(source->giver, std::move(page));
@@ -376,12 +373,16 @@ void Agent::begin_start(std::uint64_t turn) {
 
 bool Agent::evict(const wire::evict_message& order) {
     Known* const known = known_of(order.card);
-    if (known == nullptr || !page_) return false;
+    if (known == nullptr) return false;
     // Work may be using the memory. One that was told to start by an earlier daemon is quiet too.
     if (phase_ != Phase::stopped && phase_ != Phase::starting) return false;
     if (!LaunchGate::is_closed()) return false;
     phase_ = Phase::stopped;
     filling_ = false;
+    if (known->card == nullptr) {
+        connection_.send(wire::moved_message{order.card, order.turn, 0});
+        return true;
+    }
     // What is held and not used goes first.
     const std::uint64_t unused = known->card->credits().take_up_to(order.bytes);
     page_.give(order.card, unused);
@@ -415,9 +416,8 @@ void Agent::end_source(const wire::source_ended_message& ended) {
     sources_.erase(found);
     Known* const known = known_of(source.card);
     if (known == nullptr) return;
-    if (ended.upto > source.at) known->card->credits().give(ended.upto - source.at);
     known->promised.fetch_sub(source.until - source.at);
-    changed_.notify_all();
+    if (ended.upto > source.at) get_credits(*known, ended.upto - source.at);
 }
 
 // In steps, so that the program's allocations do not wait for all of it.
@@ -506,8 +506,17 @@ void Agent::open_gate() {
     connection_.send(wire::running_message{turn_});
 }
 
+// Those of a card that is gone go back.
+void Agent::get_credits(Known& known, std::uint64_t bytes) {
+    if (known.card != nullptr) {
+        known.card->credits().give(bytes);
+    } else {
+        known.to_give += bytes;
+    }
+    changed_.notify_all();
+}
+
 void Agent::pull_credits() {
-    bool any = false;
     for (auto source = sources_.begin(); source != sources_.end();) {
         Source& from = source->second;
         const auto giver = givers_.find(from.giver);
@@ -515,15 +524,13 @@ void Agent::pull_credits() {
         if (giver != givers_.end() && known != nullptr) {
             const std::uint64_t given = std::min(giver->second.given(from.card), from.until);
             if (given > from.at) {
-                known->card->credits().give(given - from.at);
                 known->promised.fetch_sub(given - from.at);
+                get_credits(*known, given - from.at);
                 from.at = given;
-                any = true;
             }
         }
         source = from.at == from.until ? sources_.erase(source) : std::next(source);
     }
-    if (any) changed_.notify_all();
 }
 
 void Agent::every_so_often() {
@@ -593,7 +600,7 @@ void Agent::hold_unswappable(Known& known) {
 
 Agent::Known* Agent::known_of(std::uint32_t number) {
     for (const auto& known : cards_) {
-        if (known->number == number && known->card != nullptr) return known.get();
+        if (known->number == number) return known.get();
     }
     return nullptr;
 }

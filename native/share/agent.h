@@ -97,6 +97,7 @@ class Agent {
     void ask_for_quiet();
     void go_on_bringing();
     void open_gate();
+    void get_credits(Known& known, std::uint64_t bytes);
     void pull_credits();
     void every_so_often();
     void look_whether_idle(Clock::time_point now);

@@ -70,7 +70,7 @@ class Started:
         log = self.folder / "log"
         return log.read_text(encoding="utf-8") if log.exists() else ""
 
-    def done(self) -> Done:
+    def done(self, seconds: float = SECONDS) -> Done:
         """How it ended."""
         try:
             status = self.process.wait(SECONDS)

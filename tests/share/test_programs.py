@@ -123,15 +123,15 @@ def test_a_limit_is_what_the_status_shows(machine: Machine) -> None:
     assert [card.limit for card in found.cards] == [32 * MIB]
 
 
-@pytest.mark.parametrize("kind", ["memory", "threads", "graphs", "fork_after", "exec", "contexts"])
+@pytest.mark.parametrize("kind", ["memory", "per_thread_streams", "graphs", "fork_after", "exec", "contexts"])
 def test_beside_another(kind: str, machine: Machine, natively: Natively) -> None:
     """What programs do while another one wants the whole card again and again."""
     machine.start_daemon()
     other = machine.start("rounds", 56, 100_000)
     machine.until(other, lambda status: status.turns)
-    program = machine.start(kind, 30)
+    program = machine.start(kind, 15)
     done = program.done()
-    assert (done.status, done.output) == (0, natively(kind, 30)), done
+    assert (done.status, done.output) == (0, natively(kind, 15)), done
     before = machine.find(other)
     assert before is not None
     machine.until(other, lambda status: status.cards[0].launches > before.cards[0].launches)
