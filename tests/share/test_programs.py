@@ -123,7 +123,9 @@ def test_a_limit_is_what_the_status_shows(machine: Machine) -> None:
     assert [card.limit for card in found.cards] == [32 * MIB]
 
 
-@pytest.mark.parametrize("kind", ["memory", "per_thread_streams", "graphs", "fork_after", "exec", "contexts"])
+@pytest.mark.parametrize(
+    "kind", ["memory", "per_thread_streams", "graphs", "fork_after", "exec", "contexts"]
+)
 def test_beside_another(kind: str, machine: Machine, natively: Natively) -> None:
     """What programs do while another one wants the whole card again and again."""
     machine.start_daemon()
