@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kAnswerPatience = 2s;  // for the daemon's first answer
+constexpr auto kAnswerPatience = 2s;   // for the daemon's first answer
 constexpr auto kWelcomePatience = 5s;  // for any
 constexpr auto kLeavePatience = 5s;    // for the agent's own thread
 constexpr auto kConnectAgain = 500ms;
@@ -231,6 +231,15 @@ void Agent::lost() {
 }
 
 void Agent::help_itself() {
+    if (phase_ == Phase::running && program_.somebody_lacks() &&
+        program_.close_gate(kClosePatience)) {
+        phase_ = Phase::stopping;
+        ++asked_;
+    }
+    if (phase_ == Phase::stopping) {
+        if (quiet_since_.load() != asked_) return ask_for_quiet();
+        phase_ = Phase::stopped;
+    }
     if (phase_ == Phase::running) return;
     if (phase_ == Phase::stopped && !program_.somebody_waits()) return;
     Failure why;
@@ -306,10 +315,9 @@ bool Agent::hear(const wire::Frame& frame) {
             if (known->card != nullptr) known->card->set_limit(card->limit);
             if (first) say_usage(*known);
         }
-        const bool all = std::all_of(cards_.begin(), cards_.end(),
-                                     [](const auto& known) {
-                                         return known->number || known->card == nullptr;
-                                     });
+        const bool all = std::all_of(cards_.begin(), cards_.end(), [](const auto& known) {
+            return known->number || known->card == nullptr;
+        });
         if (first && all) {
             if (phase_ == Phase::running) connection_.send(wire::running_message{turn_});
             if (phase_ != Phase::running && program_.somebody_waits()) say_want();

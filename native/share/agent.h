@@ -136,7 +136,7 @@ class Agent {
     std::map<std::uint64_t, CreditPage> givers_;
     std::map<std::uint32_t, Source> sources_;
     Worker quiet_;
-    std::uint64_t asked_ = 0;  // whether all work is done, so many times
+    std::uint64_t asked_ = 0;                    // whether all work is done, so many times
     std::atomic<std::uint64_t> quiet_since_{0};  // for which of them the answer was yes
     Worker preparer_;
     Clock::time_point next_tick_{}, connected_at_{};

@@ -15,6 +15,7 @@ namespace vramkit::share {
 
 namespace {
 
+constexpr int kMostRefusals = 1200;         // of 50 ms: then the program gets the driver's error
 constexpr std::uint64_t kLoggedSwaps = 16;  // of the self-test; of more, whenever they double
 
 }  // namespace
@@ -122,7 +123,7 @@ Card* Program::card_of_mapping(std::uint64_t address, std::uint64_t bytes) {
 }
 
 bool Program::enter_slowly(Passenger& me, CUstream stream, CUresult& error) {
-    for (;;) {
+    for (int refusals = 0;;) {
         std::atomic_thread_fence(std::memory_order_seq_cst);
         const std::uint32_t reasons = LaunchGate::attention() & ~std::uint32_t{kNoMembarrier};
         // A call inside a call, a callback's for example, goes with that. Calls into a graph do
@@ -133,7 +134,12 @@ bool Program::enter_slowly(Passenger& me, CUstream stream, CUresult& error) {
         }
         me.inside.store(0, std::memory_order_release);
         Failure why;
-        const Brought brought = wait_for_turn(why);
+        Brought brought = wait_for_turn(why);
+        if (brought == Brought::failed && why.code == CUDA_ERROR_OUT_OF_MEMORY &&
+            agent_ != nullptr && ++refusals < kMostRefusals) {
+            wait_for_room();
+            brought = Brought::some;
+        }
         me.inside.store(1, std::memory_order_relaxed);
         if (brought == Brought::failed) {
             error = why.code != CUDA_SUCCESS ? why.code : CUDA_ERROR_OUT_OF_MEMORY;
@@ -142,6 +148,13 @@ bool Program::enter_slowly(Passenger& me, CUstream stream, CUresult& error) {
             return false;
         }
     }
+}
+
+// The card has less than there are credits for: others came without a daemon, or this program did.
+void Program::wait_for_room() {
+    lacking_.fetch_add(1);
+    agent_->wait_for_credits();
+    lacking_.fetch_sub(1);
 }
 
 // Until the gate is open; then brings what was allocated since, or waits a while for room.

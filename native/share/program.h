@@ -79,6 +79,8 @@ class Program {
 
     bool has_memory();
     bool somebody_waits() const { return waiting_.load() > 0; }
+    // A thread waits for the card, which has no room although the gate is open.
+    bool somebody_lacks() const { return lacking_.load() > 0; }
     std::uint64_t waited_ns() const { return waited_ns_.load(std::memory_order_relaxed); }
     std::uint64_t launches() const;
 
@@ -104,6 +106,7 @@ class Program {
     bool any_capture();
     static void in_forked_child();
     Brought wait_for_turn(Failure& why);
+    void wait_for_room();
     Brought bring_locked(Failure& why);  // with moving_
     // Everything to the host and back, at the same addresses: the self-test.
     void swap_everything();
@@ -118,6 +121,7 @@ class Program {
     LaunchGate gate_;
     const std::unique_ptr<Agent> agent_;  // null: there is no daemon to speak with
     std::atomic<int> waiting_{0};         // threads at the closed gate
+    std::atomic<int> lacking_{0};         // threads that the card has no room for
     std::atomic<std::uint64_t> waited_ns_{0};
     std::mutex moving_;
     std::uint64_t swaps_ = 0;  // of the self-test, with moving_

@@ -51,11 +51,14 @@ constexpr bool is_within(Number value, Least least, Most most) {
 inline constexpr u64 MostBytes = kMostBytes, MostCount = kMostCount;
 
 // Whether all fields are within their bounds.
-#define VRAMKIT_MESSAGE(name, number, sender) \
-    inline bool is_valid([[maybe_unused]] const name##_message& message) { return true
+#define VRAMKIT_MESSAGE(name, number, sender)                              \
+    inline bool is_valid([[maybe_unused]] const name##_message& message) { \
+        return true
 #define VRAMKIT_FIELD(of, type, name, least, most) \
     &&is_within(static_cast<type>(message.name), least, most)
-#define VRAMKIT_END(message) ; }
+#define VRAMKIT_END(message) \
+    ;                        \
+    }
 #include "share/protocol.def"
 
 template <std::size_t size>

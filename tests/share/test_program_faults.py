@@ -29,7 +29,8 @@ SLOW = 20e6
 
 
 def moves_out(status: ProgramStatus) -> bool:
-    return status.state in ("waiting", "stopped") and status.cards[0].swapped > 0
+    swapped = sum(card.swapped for card in status.cards)
+    return status.state in ("waiting", "stopped") and swapped > 0
 
 
 def comes_in(status: ProgramStatus) -> bool:
