@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "share/log.h"
 #include "share/program.h"
@@ -17,7 +18,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kAnswerPatience = 2s;  // for the daemon's first answer
+constexpr auto kAnswerPatience = 2s;   // for the daemon's first answer
+constexpr auto kWelcomePatience = 5s;  // for any
+constexpr auto kLeavePatience = 5s;    // for the agent's own thread
 constexpr auto kConnectAgain = 500ms;
 constexpr auto kTick = 100ms;
 constexpr auto kIdleAfter = 500ms;     // without a launch
@@ -57,9 +60,19 @@ std::string program_name() {
 
 void Agent::add(Card& card) {
     std::unique_lock guard(facts_);
+    CUuuid uuid{};
+    if (program_.call().cuDeviceGetUuid_v2(&uuid, card.device()) != CUDA_SUCCESS) return;
+    for (const auto& known : cards_) {
+        if (memcmp(&known->uuid, &uuid, sizeof uuid) != 0) continue;
+        // Its context was reset. The daemon knows it by its number already.
+        if (known->announced) card.credits().set_unlimited(false);
+        card.set_limit(known->limit);
+        known->card = &card;
+        return;
+    }
     auto known = std::make_unique<Known>();
     known->card = &card;
-    if (program_.call().cuDeviceGetUuid_v2(&known->uuid, card.device()) != CUDA_SUCCESS) return;
+    known->uuid = uuid;
     Known& added = *known;
     cards_.push_back(std::move(known));
     if (!has_thread_) {
@@ -73,6 +86,41 @@ void Agent::add(Card& card) {
     }
     changed_.wait_for(guard, kAnswerPatience,
                       [&] { return added.number.has_value() || (tried_ && !connected_.load()); });
+}
+
+bool Agent::remove(Card& card) {
+    std::unique_lock guard(facts_);
+    for (const auto& known : cards_) {
+        if (known->card != &card) continue;
+        known->leaves = true;
+        return changed_.wait_for(guard, kLeavePatience, [&] { return known->card == nullptr; });
+    }
+    return true;
+}
+
+void Agent::removed() {
+    const std::lock_guard guard(facts_);
+    for (const auto& known : cards_) known->leaves = false;
+}
+
+// Cards whose memory and context end. What is held for them is given when they are gone.
+void Agent::let_go() {
+    const std::lock_guard guard(facts_);
+    for (const auto& known : cards_) {
+        if (known->card != nullptr && known->leaves) {
+            known->to_give = known->card->credits().take_up_to(wire::kMostBytes) +
+                             known->card->engine().counters().card_bytes + known->unswappable_held;
+            known->unswappable_held = 0;
+            known->card = nullptr;
+            changed_.notify_all();
+        }
+        if (known->leaves || known->to_give == 0) continue;
+        if (!known->number || !page_) continue;
+        page_.give(*known->number, std::exchange(known->to_give, 0));
+        known->said = {};
+        known->said.card = *known->number;
+        connection_.send(known->said);
+    }
 }
 
 void Agent::want() {
@@ -103,17 +151,24 @@ void Agent::run() {
     for (;;) {
         if (program_.forked()) return;
         if (!connected_.load() && !connect()) {
+            let_go();
             help_itself();
             std::this_thread::sleep_for(kConnectAgain);
             continue;
         }
-        announce();
-        if (!connection_.receive(patience_ns())) {
+        let_go();
+        // What does not greet is no daemon, and the program is alone until then.
+        const bool greeted = static_cast<bool>(page_);
+        if (greeted) announce();
+        const bool mute = !greeted && Clock::now() >= connected_at_ + kWelcomePatience;
+        if (mute || !connection_.receive(patience_ns())) {
             lost();
+            std::this_thread::sleep_for(kConnectAgain);
+            help_itself();
             continue;
         }
         hear_all();
-        act();
+        if (page_) act();
     }
 }
 
@@ -147,6 +202,7 @@ bool Agent::connect() {
         known->number.reset();
     }
     connected_.store(done);
+    connected_at_ = Clock::now();
     tried_ = true;
     if (done) {
         log("connected with the daemon at %s", settings.socket.c_str());
@@ -167,19 +223,42 @@ void Agent::lost() {
     {
         const std::lock_guard guard(facts_);
         connected_.store(false);
-        for (const auto& known : cards_) known->card->credits().set_unlimited(true);
+        for (const auto& known : cards_) {
+            known->to_give = 0;
+            if (known->card != nullptr) known->card->credits().set_unlimited(true);
+        }
     }
     if (phase_ == Phase::stopping) open_gate();
     changed_.notify_all();
 }
 
 void Agent::help_itself() {
+    if (phase_ == Phase::running && program_.somebody_lacks() &&
+        program_.close_gate(kClosePatience)) {
+        phase_ = Phase::stopping;
+        ++asked_;
+    }
+    if (phase_ == Phase::stopping) {
+        if (quiet_since_.load() != asked_) return ask_for_quiet();
+        phase_ = Phase::stopped;
+    }
     if (phase_ == Phase::running) return;
     if (phase_ == Phase::stopped && !program_.somebody_waits()) return;
     Failure why;
     if (program_.bring_everything(why) == Program::Brought::all) {
         log("no daemon: the program goes on by itself");
+        attempts_ = 0;
         open_gate();
+        return;
+    }
+    // Programs that have a part of the card each would wait for each other for ever: after some
+    // attempts, not as many in each of them, one makes room for the others and goes on later.
+    if (++attempts_ < next_retreat_) return;
+    next_retreat_ = attempts_ + 2 + static_cast<unsigned>(random_()) % 4;
+    log("no daemon, and no room for all memory of the program: it makes room for others");
+    for (const auto& known : cards_) {
+        if (known->card == nullptr) continue;
+        program_.move_out(*known->card, swap::kEverything, known->card->credits(), why);
     }
 }
 
@@ -188,12 +267,13 @@ void Agent::announce() {
     const std::lock_guard guard(facts_);
     bool all = true, any = false;
     for (const auto& known : cards_) {
+        if (known->card == nullptr) continue;
         all = all && known->announced;
         any = any || known->announced;
     }
     if (all) return;
     for (const auto& known : cards_) {
-        if (known->announced) continue;
+        if (known->announced || known->card == nullptr) continue;
         // From here on the program takes nothing that the daemon has not given.
         const std::uint64_t held = program_.limit_credits(*known->card);
         known->unswappable_held = 0;
@@ -215,10 +295,15 @@ void Agent::announce() {
 }
 
 void Agent::hear_all() {
-    while (const auto frame = connection_.next_frame()) hear(*frame);
+    while (const auto frame = connection_.next_frame()) {
+        if (hear(*frame)) continue;
+        log("message %u of the daemon cannot be followed: the connection ends", frame->number);
+        connection_.close();
+    }
 }
 
-void Agent::hear(const wire::Frame& frame) {
+// False: it is none of the daemon's messages, or not allowed now.
+bool Agent::hear(const wire::Frame& frame) {
     if (frame.as<wire::welcome_message>()) {
         page_ = CreditPage(connection_.next_descriptor(), true);
     } else if (const auto card = frame.as<wire::card_message>()) {
@@ -228,21 +313,20 @@ void Agent::hear(const wire::Frame& frame) {
             if (memcmp(known->uuid.bytes, card->uuid, sizeof card->uuid) != 0) continue;
             first = !known->number.has_value();
             known->number = card->card;
-            known->card->set_limit(card->limit);
+            known->limit = card->limit;
+            if (known->card != nullptr) known->card->set_limit(card->limit);
             if (first) say_usage(*known);
         }
-        const bool all = std::all_of(cards_.begin(), cards_.end(),
-                                     [](const auto& known) { return known->number.has_value(); });
+        const bool all = std::all_of(cards_.begin(), cards_.end(), [](const auto& known) {
+            return known->number || known->card == nullptr;
+        });
         if (first && all) {
             if (phase_ == Phase::running) connection_.send(wire::running_message{turn_});
             if (phase_ != Phase::running && program_.somebody_waits()) say_want();
         }
         changed_.notify_all();
     } else if (const auto grant = frame.as<wire::grant_message>()) {
-        if (Known* const known = known_of(grant->card)) {
-            known->card->credits().give(grant->bytes);
-            changed_.notify_all();
-        }
+        if (Known* const known = known_of(grant->card)) get_credits(*known, grant->bytes);
     } else if (const auto source = frame.as<wire::source_message>()) {
         CreditPage page(connection_.next_descriptor(), false);
         if (page) givers_.insert_or_assign(source->giver, std::move(page));
@@ -255,7 +339,7 @@ void Agent::hear(const wire::Frame& frame) {
     } else if (const auto stop = frame.as<wire::stop_message>()) {
         begin_stop(stop->turn);
     } else if (const auto order = frame.as<wire::evict_message>()) {
-        evict(*order);
+        return evict(*order);
     } else if (const auto fill = frame.as<wire::fill_message>()) {
         const std::lock_guard guard(facts_);
         turn_ = fill->turn;
@@ -267,7 +351,10 @@ void Agent::hear(const wire::Frame& frame) {
     } else if (const auto refuse = frame.as<wire::refuse_message>()) {
         log("the daemon ends the connection: %.248s", refuse->text);
         connection_.close();
+    } else {
+        return false;
     }
+    return true;
 }
 
 void Agent::begin_stop(std::uint64_t turn) {
@@ -278,7 +365,7 @@ void Agent::begin_stop(std::uint64_t turn) {
     expects_turns_.store(true, std::memory_order_relaxed);
     phase_ = Phase::stopping;
     closed_ = LaunchGate::is_closed();  // starting: its gate is closed
-    is_quiet_.store(false);
+    ++asked_;
 }
 
 void Agent::begin_start(std::uint64_t turn) {
@@ -294,10 +381,18 @@ void Agent::begin_start(std::uint64_t turn) {
     phase_ = Phase::starting;  // also where a stop is taken back
 }
 
-void Agent::evict(const wire::evict_message& order) {
+bool Agent::evict(const wire::evict_message& order) {
     Known* const known = known_of(order.card);
-    if (known == nullptr || !page_) return;
+    if (known == nullptr) return false;
+    // Work may be using the memory. One that was told to start by an earlier daemon is quiet too.
+    if (phase_ != Phase::stopped && phase_ != Phase::starting) return false;
+    if (!LaunchGate::is_closed()) return false;
+    phase_ = Phase::stopped;
     filling_ = false;
+    if (known->card == nullptr) {
+        connection_.send(wire::moved_message{order.card, order.turn, 0});
+        return true;
+    }
     // What is held and not used goes first.
     const std::uint64_t unused = known->card->credits().take_up_to(order.bytes);
     page_.give(order.card, unused);
@@ -321,6 +416,7 @@ void Agent::evict(const wire::evict_message& order) {
     const std::lock_guard guard(facts_);
     say_usage(*known);
     connection_.send(wire::moved_message{order.card, order.turn, unused + credits.sum});
+    return true;
 }
 
 void Agent::end_source(const wire::source_ended_message& ended) {
@@ -330,15 +426,17 @@ void Agent::end_source(const wire::source_ended_message& ended) {
     sources_.erase(found);
     Known* const known = known_of(source.card);
     if (known == nullptr) return;
-    if (ended.upto > source.at) known->card->credits().give(ended.upto - source.at);
     known->promised.fetch_sub(source.until - source.at);
-    changed_.notify_all();
+    if (ended.upto > source.at) get_credits(*known, ended.upto - source.at);
 }
 
 // In steps, so that the program's allocations do not wait for all of it.
 void Agent::prepare(std::uint64_t bytes) {
     expects_turns_.store(true, std::memory_order_relaxed);  // not all programs fit
     if (preparer_.is_busy()) return;
+    std::uint64_t in_use = 0;
+    for (const auto& known : cards_) in_use += known->card != nullptr ? known->card->in_use() : 0;
+    bytes = std::min(bytes, in_use);
     preparer_.start([this, bytes] {
         for (std::uint64_t step = kPrepareStep;; step += kPrepareStep) {
             const std::uint64_t now = std::min(step, bytes);
@@ -364,9 +462,8 @@ void Agent::go_on_stopping() {
         closed_ = program_.close_gate(kClosePatience);
         if (!closed_) return;
     }
-    if (!is_quiet_.load()) {
-        // Work that never ends keeps this thread, and not the agent.
-        if (!quiet_.is_busy()) quiet_.start([this] { is_quiet_.store(program_.wait_for_work()); });
+    if (quiet_since_.load() != asked_) {
+        ask_for_quiet();
         return;
     }
     closed_ = false;
@@ -376,6 +473,15 @@ void Agent::go_on_stopping() {
     say_all_usage();
     connection_.send(wire::stopped_message{turn_});
     if (program_.somebody_waits()) say_want();
+}
+
+// Work that never ends keeps the worker, and not the agent. A wait that began for an earlier stop
+// says nothing of what was issued since.
+void Agent::ask_for_quiet() {
+    if (quiet_.is_busy()) return;
+    quiet_.start([this, asked = asked_] {
+        if (program_.wait_for_work()) quiet_since_.store(asked);
+    });
 }
 
 void Agent::go_on_bringing() {
@@ -427,8 +533,17 @@ void Agent::open_gate() {
     connection_.send(wire::running_message{turn_});
 }
 
+// Those of a card that is gone go back.
+void Agent::get_credits(Known& known, std::uint64_t bytes) {
+    if (known.card != nullptr) {
+        known.card->credits().give(bytes);
+    } else {
+        known.to_give += bytes;
+    }
+    changed_.notify_all();
+}
+
 void Agent::pull_credits() {
-    bool any = false;
     for (auto source = sources_.begin(); source != sources_.end();) {
         Source& from = source->second;
         const auto giver = givers_.find(from.giver);
@@ -436,15 +551,13 @@ void Agent::pull_credits() {
         if (giver != givers_.end() && known != nullptr) {
             const std::uint64_t given = std::min(giver->second.given(from.card), from.until);
             if (given > from.at) {
-                known->card->credits().give(given - from.at);
                 known->promised.fetch_sub(given - from.at);
+                get_credits(*known, given - from.at);
                 from.at = given;
-                any = true;
             }
         }
         source = from.at == from.until ? sources_.erase(source) : std::next(source);
     }
-    if (any) changed_.notify_all();
 }
 
 void Agent::every_so_often() {
@@ -453,7 +566,7 @@ void Agent::every_so_often() {
     {
         const std::lock_guard guard(facts_);
         for (const auto& known : cards_) {
-            if (!known->number) continue;
+            if (!known->number || known->card == nullptr) continue;
             hold_unswappable(*known);
             const bool running = phase_ == Phase::running;
             if (running && known->card->engine().bytes_to_come() == 0) {
@@ -489,11 +602,11 @@ void Agent::look_whether_idle(Clock::time_point now) {
     if (!idle_is_checked_) {
         if (quiet_.is_busy()) return;
         idle_is_checked_ = true;
-        is_quiet_.store(false);
-        quiet_.start([this] { is_quiet_.store(program_.wait_for_work()); });
+        ++asked_;
+        ask_for_quiet();
         return;
     }
-    if (quiet_.is_busy() || !is_quiet_.load()) return;
+    if (quiet_since_.load() != asked_) return;
     is_idle_ = true;
     const std::lock_guard guard(facts_);
     connection_.send(wire::idle_message{turn_});
@@ -520,7 +633,7 @@ Agent::Known* Agent::known_of(std::uint32_t number) {
 }
 
 void Agent::say_usage(Known& known) {
-    if (!known.number) return;
+    if (!known.number || known.card == nullptr) return;
     const swap::Usage usage = known.card->engine().usage();
     const swap::Traffic traffic = known.card->engine().traffic();
     wire::usage_message now{};
@@ -543,7 +656,7 @@ void Agent::say_all_usage() {
 }
 
 void Agent::say_need(Known& known) {
-    if (!known.number || !connected_.load()) return;
+    if (!known.number || known.card == nullptr || !connected_.load()) return;
     const swap::Usage usage = known.card->engine().usage();
     const std::uint64_t unswappable = known.card->unswappable();
     const std::uint64_t required =

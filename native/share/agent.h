@@ -4,6 +4,8 @@
 // Without a daemon the program runs as if it were alone, and the agent goes on looking for one.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -12,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <vector>
 
 #include "share/card.h"
@@ -30,6 +33,10 @@ class Agent {
     // The program uses a card from now on: waits, not long, until the daemon has said how much of
     // it the program may have.
     void add(Card& card);
+    // A card is about to be destroyed, since its context is reset; removed() when it was. False:
+    // it is in use for too long, and must stay.
+    bool remove(Card& card);
+    void removed();
     // A thread of the program waits at the closed gate.
     void want();
     // Memory of the program has no room on the card: waits until there is more, or a while.
@@ -52,7 +59,10 @@ class Agent {
     enum class Phase : std::uint8_t { stopped, starting, running, stopping };
 
     struct Known {
-        Card* card = nullptr;
+        Card* card = nullptr;  // null: its context was reset
+        bool leaves = false;
+        std::uint64_t to_give = 0;  // once it is gone
+        std::uint64_t limit = 0;
         CUuuid uuid{};
         bool announced = false;
         std::optional<std::uint32_t> number;     // the daemon's
@@ -69,23 +79,26 @@ class Agent {
 
     void run();
     bool connect();
+    void let_go();
     void lost();
     // Without a daemon: who waits gets in as soon as the card has room.
     void help_itself();
     void announce();
     void hear_all();
-    void hear(const wire::Frame& frame);
+    bool hear(const wire::Frame& frame);
     void begin_stop(std::uint64_t turn);
     void begin_start(std::uint64_t turn);
-    void evict(const wire::evict_message& order);
+    bool evict(const wire::evict_message& order);  // false: not allowed now
     void end_source(const wire::source_ended_message& ended);
     void prepare(std::uint64_t bytes);
 
     void act();
     void go_on_stopping();
+    void ask_for_quiet();
     void go_on_bringing();
     void give_up_in_time(const Failure& why);
     void open_gate();
+    void get_credits(Known& known, std::uint64_t bytes);
     void pull_credits();
     void every_so_often();
     void look_whether_idle(Clock::time_point now);
@@ -124,9 +137,12 @@ class Agent {
     std::map<std::uint64_t, CreditPage> givers_;
     std::map<std::uint32_t, Source> sources_;
     Worker quiet_;
-    std::atomic<bool> is_quiet_{false};
+    std::uint64_t asked_ = 0;                    // whether all work is done, so many times
+    std::atomic<std::uint64_t> quiet_since_{0};  // for which of them the answer was yes
     Worker preparer_;
-    Clock::time_point next_tick_{};
+    Clock::time_point next_tick_{}, connected_at_{};
+    unsigned attempts_ = 0, next_retreat_ = 3;  // without a daemon
+    std::minstd_rand random_{static_cast<unsigned>(getpid())};
     std::uint64_t launches_ = 0;
     Clock::time_point last_launch_{};
     bool idle_is_checked_ = false;

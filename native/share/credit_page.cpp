@@ -1,5 +1,6 @@
 #include "share/credit_page.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,8 +12,9 @@ namespace vramkit::share {
 CreditPage::CreditPage(int descriptor, bool writable) {
     if (descriptor < 0) return;
     struct stat status{};
-    // A shorter file would end the program at the first look beyond its end.
-    if (fstat(descriptor, &status) == 0 &&
+    // A file that is shorter, or becomes so, would end the program at a look beyond its end.
+    const int seals = fcntl(descriptor, F_GET_SEALS);
+    if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(descriptor, &status) == 0 &&
         static_cast<std::uint64_t>(status.st_size) >= wire::kCreditPageBytes) {
         void* const page =
             mmap(nullptr, wire::kCreditPageBytes, writable ? PROT_READ | PROT_WRITE : PROT_READ,

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <bit>
 #include <thread>
 
 #include "base/host_memory.h"
@@ -11,6 +12,13 @@
 #include "share/log.h"
 
 namespace vramkit::share {
+
+namespace {
+
+constexpr int kMostRefusals = 1200;         // of 50 ms: then the program gets the driver's error
+constexpr std::uint64_t kLoggedSwaps = 16;  // of the self-test; of more, whenever they double
+
+}  // namespace
 
 std::atomic<Program*> Program::made_{nullptr};
 
@@ -115,7 +123,7 @@ Card* Program::card_of_mapping(std::uint64_t address, std::uint64_t bytes) {
 }
 
 bool Program::enter_slowly(Passenger& me, CUstream stream, CUresult& error) {
-    for (;;) {
+    for (int refusals = 0;;) {
         std::atomic_thread_fence(std::memory_order_seq_cst);
         const std::uint32_t reasons = LaunchGate::attention() & ~std::uint32_t{kNoMembarrier};
         // A call inside a call, a callback's for example, goes with that. Calls into a graph do
@@ -126,7 +134,12 @@ bool Program::enter_slowly(Passenger& me, CUstream stream, CUresult& error) {
         }
         me.inside.store(0, std::memory_order_release);
         Failure why;
-        const Brought brought = wait_for_turn(why);
+        Brought brought = wait_for_turn(why);
+        if (brought == Brought::failed && why.code == CUDA_ERROR_OUT_OF_MEMORY &&
+            agent_ != nullptr && ++refusals < kMostRefusals) {
+            wait_for_room();
+            brought = Brought::some;
+        }
         me.inside.store(1, std::memory_order_relaxed);
         if (brought == Brought::failed) {
             error = why.code != CUDA_SUCCESS ? why.code : CUDA_ERROR_OUT_OF_MEMORY;
@@ -135,6 +148,13 @@ bool Program::enter_slowly(Passenger& me, CUstream stream, CUresult& error) {
             return false;
         }
     }
+}
+
+// The card has less than there are credits for: others came without a daemon, or this program did.
+void Program::wait_for_room() {
+    lacking_.fetch_add(1);
+    agent_->wait_for_credits();
+    lacking_.fetch_sub(1);
 }
 
 // Until the gate is open; then brings what was allocated since, or waits a while for room.
@@ -259,8 +279,19 @@ void Program::swap_everything() {
         });
         LaunchGate::note_unbacked();
         if (bring_locked(why) != Brought::all) log("swapping in: %s", why.message.c_str());
+        ++swaps_;
+        if (swaps_ < kLoggedSwaps || std::has_single_bit(swaps_)) log_traffic();
     }
     resume();
+}
+
+void Program::log_traffic() {
+    each_card([&](Card& card) {
+        const swap::Traffic traffic = card.engine().traffic();
+        log("device %d: swapped %llu times, %llu bytes out, %llu bytes in", card.device(),
+            static_cast<unsigned long long>(swaps_), static_cast<unsigned long long>(traffic.out),
+            static_cast<unsigned long long>(traffic.in));
+    });
 }
 
 void Program::context_made(CUcontext context, CUdevice device) {
@@ -305,11 +336,17 @@ void Program::primary_retained(CUdevice device, int times) {
 // Nothing of the context survives: the card is opened again when it is next used.
 void Program::primary_resetting(CUdevice device) {
     if (device < 0 || device >= kMostCards) return;
-    const std::lock_guard moving(moving_);
     const std::lock_guard guard(cards_lock_);
-    std::unique_ptr<Card> card(cards_[static_cast<std::size_t>(device)].exchange(nullptr));
-    if (card == nullptr) return;
+    auto& slot = cards_[static_cast<std::size_t>(device)];
+    Card* const known = slot.load();
+    if (known == nullptr) return;
+    // Its thread moves memory too.
+    if (agent_ != nullptr && !agent_->remove(*known)) return;
+    const std::lock_guard moving(moving_);
+    std::unique_ptr<Card> card(slot.exchange(nullptr));
     card->wait_for_work(card->context());
+    card.reset();
+    if (agent_ != nullptr) agent_->removed();
     const std::lock_guard contexts(contexts_lock_);
     primary_retains_[static_cast<std::size_t>(device)] = 0;
 }

@@ -21,7 +21,7 @@ namespace vramkit::share {
 
 inline constexpr int kMostCards = 16;
 
-// Locks, in this order: moving_; cards_lock_; that of an engine. Nobody waits for the card's work
+// Locks, in this order: cards_lock_; moving_; that of an engine. Nobody waits for the card's work
 // or for the gate with cards_lock_.
 class Program {
   public:
@@ -84,12 +84,14 @@ class Program {
 
     bool has_memory();
     bool somebody_waits() const { return waiting_.load() > 0; }
+    // A thread waits for the card, which has no room although the gate is open.
+    bool somebody_lacks() const { return lacking_.load() > 0; }
     std::uint64_t waited_ns() const { return waited_ns_.load(std::memory_order_relaxed); }
     std::uint64_t launches() const;
 
     // For Python code in the program; false: nobody is told.
-    bool say_idle() { return agent_ != nullptr && agent_->idle(); }
-    bool lease(bool begins) { return agent_ != nullptr && agent_->lease(begins); }
+    bool say_idle() { return agent_ != nullptr && !forked() && agent_->idle(); }
+    bool lease(bool begins) { return agent_ != nullptr && !forked() && agent_->lease(begins); }
 
     void context_made(CUcontext context, CUdevice device);
     void context_ending(CUcontext context);
@@ -109,9 +111,11 @@ class Program {
     bool any_capture();
     static void in_forked_child();
     Brought wait_for_turn(Failure& why);
+    void wait_for_room();
     Brought bring_locked(Failure& why);  // with moving_
     // Everything to the host and back, at the same addresses: the self-test.
     void swap_everything();
+    void log_traffic();  // with moving_
 
     static std::atomic<Program*> made_;
 
@@ -122,8 +126,10 @@ class Program {
     LaunchGate gate_;
     const std::unique_ptr<Agent> agent_;  // null: there is no daemon to speak with
     std::atomic<int> waiting_{0};         // threads at the closed gate
+    std::atomic<int> lacking_{0};         // threads that the card has no room for
     std::atomic<std::uint64_t> waited_ns_{0};
     std::mutex moving_;
+    std::uint64_t swaps_ = 0;  // of the self-test, with moving_
     std::mutex cards_lock_;
     std::array<std::atomic<Card*>, kMostCards> cards_{};
     std::mutex contexts_lock_;

@@ -83,7 +83,11 @@ bool Connection::send(std::uint16_t number, const void* fields, std::size_t byte
     while (sent < header.length) {
         const ssize_t now = ::send(socket_, frame + sent, header.length - sent, MSG_NOSIGNAL);
         if (now < 0 && errno == EINTR) continue;
-        if (now <= 0) return false;
+        if (now <= 0) {
+            // Half a frame may have gone: nothing that follows could be understood.
+            shutdown(socket_, SHUT_RDWR);
+            return false;
+        }
         sent += static_cast<std::size_t>(now);
     }
     return true;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace vramkit::share::wire {
@@ -18,6 +19,10 @@ using u32 = std::uint32_t;
 using i32 = std::int32_t;
 using u64 = std::uint64_t;
 
+// The names in bounds.
+#define VRAMKIT_CONSTANT(name, value) inline constexpr u64 k##name = value;
+#include "share/protocol.def"
+
 #pragma pack(push, 1)
 struct Header {
     u32 length = 0;
@@ -25,7 +30,6 @@ struct Header {
     std::uint16_t flags = 0;
 };
 
-#define VRAMKIT_CONSTANT(name, value) inline constexpr u64 k##name = value;
 #define VRAMKIT_MESSAGE(name, number, sender) \
     struct name##_message {                   \
         static constexpr std::uint16_t kNumber = number;
@@ -38,6 +42,25 @@ struct Header {
 #include "share/protocol.def"
 #pragma pack(pop)
 
+template <class Number, class Least, class Most>
+constexpr bool is_within(Number value, Least least, Most most) {
+    return !std::cmp_less(value, least) && !std::cmp_greater(value, most);
+}
+
+// Names of protocol.def in its bounds.
+inline constexpr u64 MostBytes = kMostBytes, MostCount = kMostCount;
+
+// Whether all fields are within their bounds.
+#define VRAMKIT_MESSAGE(name, number, sender)                              \
+    inline bool is_valid([[maybe_unused]] const name##_message& message) { \
+        return true
+#define VRAMKIT_FIELD(of, type, name, least, most) \
+    &&is_within(static_cast<type>(message.name), least, most)
+#define VRAMKIT_END(message) \
+    ;                        \
+    }
+#include "share/protocol.def"
+
 template <std::size_t size>
 void put_text(char (&field)[size], std::string_view text) {
     std::memcpy(field, text.data(), text.size() < size ? text.size() : size);
@@ -48,7 +71,7 @@ struct Frame {
     std::uint16_t number = 0;
     std::vector<char> fields;
 
-    // The message, where it is this one and has its length.
+    // The message, where it is this one, has its length, and says nothing that may not be said.
     template <class Message>
     std::optional<Message> as() const {
         // A message without fields has an empty structure, whose size is not 0.
@@ -56,6 +79,7 @@ struct Frame {
         if (number != Message::kNumber || fields.size() != size) return {};
         Message message;
         if (size > 0) std::memcpy(&message, fields.data(), size);
+        if (!is_valid(message)) return {};
         return message;
     }
 };

@@ -18,6 +18,8 @@ from vramkit.share.daemon.connection import peer_of
 from vramkit.share.daemon.server import Server
 
 from .client import SECONDS, FakeClient
+from .machine import Machine
+from .works import build_works, run_natively
 
 
 @pytest.fixture
@@ -128,3 +130,37 @@ def daemon_process(folder: Path) -> Iterator[Callable[[], subprocess.Popen[bytes
     for process in started:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def works(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """programs/works.cpp, built."""
+    return build_works(tmp_path_factory.mktemp("works"))
+
+
+@pytest.fixture
+def machine(folder: Path, works: Path) -> Iterator[Machine]:
+    """A simulated card; the test starts its daemon and its programs."""
+    machine = Machine(folder, works)
+    try:
+        yield machine
+    finally:
+        machine.finish()
+    machine.check_nothing_is_left()
+
+
+@pytest.fixture(scope="session")
+def natively(works: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """What works prints, with these words, when it has a card of its own."""
+    known: dict[tuple[str, ...], str] = {}
+
+    def output(*words: object) -> str:
+        key = tuple(map(str, words))
+        if key not in known:
+            folder = tmp_path_factory.mktemp("native")
+            done = run_natively([str(works), *key], folder, "capacity=2GiB")
+            assert done.status == 0, done
+            known[key] = done.output
+        return known[key]
+
+    return output

@@ -1,7 +1,8 @@
 // Linked with libcuda.so.1. Works on the card in ways that programs have, and prints what came out:
 // the same however often its memory leaves the card and comes back.
 //   works KIND [STEPS]
-//   works rounds MIB COUNT
+//   works rounds MIB COUNT    also: leaves (with its memory in use), resets (its context, between
+//   works grows MIB COUNT     two times of it), grows (one allocation after the other), spins
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
@@ -124,8 +125,9 @@ void give_back(Block& block) {
     CALL(cuMemAddressFree, block.address, block.bytes);
 }
 
+thread_local CUdeviceptr out = 0;  // of sum()
+
 unsigned long long sum(const Block& block, CUstream stream) {
-    static thread_local CUdeviceptr out = 0;
     if (out == 0) CALL(cuMemAlloc_v2, &out, 8);
     unsigned long long result = 0;
     CALL(cuMemsetD8Async, out, 0, 8, stream);
@@ -899,6 +901,35 @@ void rounds(int mebibytes, int count) {
     }
 }
 
+// Allocates one block after the other, and works on all that it has so far.
+void grows(int mebibytes, int count) {
+    std::vector<Block> blocks;
+    for (int index = 0; index < 4; ++index) {
+        blocks.push_back(allocate((size_t(mebibytes) << 20) / 4));
+        launch(fill, nullptr, blocks.back().address, blocks.back().bytes / 4, index);
+        for (int round = 0; round < count; ++round) {
+            for (Block& to : blocks) {
+                launch(add, nullptr, to.address, to.address, blocks[0].address, to.bytes / 4);
+            }
+            CALL(cuStreamSynchronize, nullptr);
+        }
+    }
+    for (Block& block : blocks) printf("%llx\n", sum(block, nullptr));
+}
+
+// Has a kernel on the card that does not end for so many seconds, while it has this memory.
+void spins(int mebibytes, int seconds) {
+    auto* get = other<CUresult(CUfunction*, CUmodule, const char*)>("cuModuleGetFunction");
+    CUfunction spin;
+    check(get(&spin, module_, "vk_spin"), "cuModuleGetFunction");
+    Block block = allocate(size_t(mebibytes) << 20);
+    launch(fill, nullptr, block.address, block.bytes / 4, 3);
+    launch(spin, nullptr, seconds * 1000000000ull);
+    puts("begins");
+    fflush(stdout);
+    printf("%llx\n", sum(block, nullptr));
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -959,6 +990,21 @@ int main(int count, char** words) {
     }
     if (kind == "graphs") graphs(steps);
     if (kind == "rounds") rounds(steps, atoi(words[3]));
+    if (kind == "leaves" || kind == "resets") {
+        const int count_of_rounds = atoi(words[3]);
+        if (kind == "resets") {
+            rounds(steps, count_of_rounds);
+            check(other<CUresult(CUdevice)>("cuDevicePrimaryCtxReset_v2")(0), "reset");
+            out = 0;
+            begin();
+        }
+        rounds(steps, count_of_rounds);
+        allocate(size_t(steps) << 20);
+        fflush(stdout);
+        _exit(0);
+    }
+    if (kind == "grows") grows(steps, atoi(words[3]));
+    if (kind == "spins") spins(steps, atoi(words[3]));
     if (kind == "contexts") contexts();
     if (kind == "out_of_memory") out_of_memory();
     if (kind == "fork_after") {

@@ -1,0 +1,99 @@
+"""tests/share/programs/works.cpp as a process: natively, or with its memory shared."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from vramkit.driver.opening import sim_folder
+from vramkit.launch.gate import gate_launch
+
+ROOT = Path(__file__).parents[2]
+KERNELS = ROOT / "src" / "vramkit" / "driver" / "kernels.ptx"
+SECONDS = 60.0
+"""Far above what any program here takes: a program that hangs fails its test."""
+
+
+def build_works(folder: Path) -> Path:
+    found = (shutil.which(name) for name in (os.environ.get("CXX", ""), "c++", "g++") if name)
+    compiler = next(filter(None, found), None)
+    if compiler is None:
+        pytest.skip("no C++ compiler: set CXX, or install g++")
+    program = folder / "works"
+    source = ROOT / "tests" / "share" / "programs" / "works.cpp"
+    # Nothing in it refers to the driver by name.
+    driver = ["-Wl,--no-as-needed", str(sim_folder() / "libcuda.so.1"), "-ldl", "-lpthread"]
+    flags = ["-w", "-std=c++20", f"-I{ROOT / 'native'}"]
+    command = [compiler, *flags, str(source), *driver, "-o", str(program)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return program
+
+
+def bare_environment() -> dict[str, str]:
+    """Without anything of ours but the places of the test."""
+    kept = {"XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "VRAMKIT_SOCKET"}
+    ours = ("VRAMKIT_", "LD_", "XDG_")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in kept or not name.startswith(ours)
+    }
+
+
+def simulated(settings: str) -> dict[str, str]:
+    """The environment of a program that is linked with the driver."""
+    return bare_environment() | {
+        "KERNELS": str(KERNELS),
+        "LD_LIBRARY_PATH": str(sim_folder()),
+        "VRAMKIT_DRIVER": "sim",
+        "VRAMKIT_SIM": settings,
+    }
+
+
+@dataclass(frozen=True)
+class Done:
+    status: int
+    output: str
+    errors: str
+    log: str
+
+    @property
+    def swapped(self) -> tuple[int, int]:
+        """Bytes that went out and came in, as last logged by the self-test."""
+        found = re.findall(r"swapped \d+ times, (\d+) bytes out, (\d+) bytes in", self.log)
+        return (int(found[-1][0]), int(found[-1][1])) if found else (0, 0)
+
+
+def run_natively(words: list[str], folder: Path, settings: str) -> Done:
+    environment = simulated(f"{settings},reports={folder / 'reports.json'}")
+    return _run(words, folder, environment)
+
+
+def run_shared_alone(
+    words: list[str], folder: Path, settings: str, variables: Mapping[str, str]
+) -> Done:
+    """Under the gate, which keeps its memory, and without any daemon."""
+    told = {"VRAMKIT_SHARE": "swap", "VRAMKIT_SHARE_LOG": str(folder / "log"), **variables}
+    environment = simulated(f"{settings},reports={folder / 'reports.json'}")
+    with gate_launch(words, told) as launch:
+        return _run(words, folder, launch.environment(environment))
+
+
+def _run(words: list[str], folder: Path, environment: dict[str, str]) -> Done:
+    done = subprocess.run(
+        words, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    for written in folder.glob("reports.json.*"):
+        reports = json.loads(written.read_text(encoding="utf-8"))["reports"]
+        assert reports == [], f"{words}: {reports}"
+    log = folder / "log"
+    said = log.read_text(encoding="utf-8") if log.exists() else ""
+    return Done(done.returncode, done.stdout, done.stderr, said)
