@@ -456,7 +456,7 @@ void Agent::every_so_often() {
             if (!known->number) continue;
             hold_unswappable(*known);
             const bool running = phase_ == Phase::running;
-            if (running && known->card->engine().bytes_to_come() == 0) {
+            if (running && known->card->memory().bytes_to_come() == 0) {
                 known->required = 0;
                 // What is freed and not used again is for others.
                 const std::uint64_t spare = known->card->credits().spare();
@@ -521,8 +521,8 @@ Agent::Known* Agent::known_of(std::uint32_t number) {
 
 void Agent::say_usage(Known& known) {
     if (!known.number) return;
-    const swap::Usage usage = known.card->engine().usage();
-    const swap::Traffic traffic = known.card->engine().traffic();
+    const swap::Usage usage = known.card->memory().usage();
+    const swap::Traffic traffic = known.card->memory().traffic();
     wire::usage_message now{};
     now.card = *known.number;
     now.resident = usage.resident + usage.arriving;
@@ -544,7 +544,7 @@ void Agent::say_all_usage() {
 
 void Agent::say_need(Known& known) {
     if (!known.number || !connected_.load()) return;
-    const swap::Usage usage = known.card->engine().usage();
+    const swap::Usage usage = known.card->memory().usage();
     const std::uint64_t unswappable = known.card->unswappable();
     const std::uint64_t required =
         usage.resident + usage.arriving + usage.swapped + usage.unbacked + unswappable;
