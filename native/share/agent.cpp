@@ -109,7 +109,7 @@ void Agent::let_go() {
     for (const auto& known : cards_) {
         if (known->card != nullptr && known->leaves) {
             known->to_give = known->card->credits().take_up_to(wire::kMostBytes) +
-                             known->card->engine().counters().card_bytes + known->unswappable_held;
+                             known->card->memory().card_bytes() + known->unswappable_held;
             known->unswappable_held = 0;
             known->card = nullptr;
             changed_.notify_all();
@@ -569,7 +569,7 @@ void Agent::every_so_often() {
             if (!known->number || known->card == nullptr) continue;
             hold_unswappable(*known);
             const bool running = phase_ == Phase::running;
-            if (running && known->card->engine().bytes_to_come() == 0) {
+            if (running && known->card->memory().bytes_to_come() == 0) {
                 known->required = 0;
                 // What is freed and not used again is for others.
                 const std::uint64_t spare = known->card->credits().spare();
@@ -634,8 +634,8 @@ Agent::Known* Agent::known_of(std::uint32_t number) {
 
 void Agent::say_usage(Known& known) {
     if (!known.number || known.card == nullptr) return;
-    const swap::Usage usage = known.card->engine().usage();
-    const swap::Traffic traffic = known.card->engine().traffic();
+    const swap::Usage usage = known.card->memory().usage();
+    const swap::Traffic traffic = known.card->memory().traffic();
     wire::usage_message now{};
     now.card = *known.number;
     now.resident = usage.resident + usage.arriving;
@@ -657,7 +657,7 @@ void Agent::say_all_usage() {
 
 void Agent::say_need(Known& known) {
     if (!known.number || known.card == nullptr || !connected_.load()) return;
-    const swap::Usage usage = known.card->engine().usage();
+    const swap::Usage usage = known.card->memory().usage();
     const std::uint64_t unswappable = known.card->unswappable();
     const std::uint64_t required =
         usage.resident + usage.arriving + usage.swapped + usage.unbacked + unswappable;

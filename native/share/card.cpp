@@ -1,19 +1,14 @@
 #include "share/card.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "base/host_memory.h"
 #include "base/scopes.h"
-#include "share/kernels.h"
+#include "share/log.h"
+#include "share/managed_memory.h"
+#include "share/swapped_memory.h"
 
 namespace vramkit::share {
-namespace {
-
-constexpr unsigned kMostPopulatingThreads = 16;
-
-}  // namespace
-
 Card::Card(std::shared_ptr<Driver> driver, CUdevice device, CUcontext context)
     : driver_(std::move(driver)),
       call_(driver_->call()),
@@ -39,23 +34,29 @@ bool Card::make(const Settings& settings, Failure& why) {
     if (failed(call_.cuDeviceTotalMem_v2(&total, device_), "cuDeviceTotalMem", why)) return false;
     card_bytes_ = total;
     own_limit_ = settings.memory;
-    swap::Settings chosen;
-    chosen.host.limit = settings.host_limit;
-    chosen.host.threads = std::min(std::thread::hardware_concurrency(), kMostPopulatingThreads);
-    // Without the kernel everything that leaves is copied.
-    if (call_.cuModuleLoadData(&kernels_, kernels_text()) != CUDA_SUCCESS ||
-        call_.cuModuleGetFunction(&chosen.hash, kernels_, "vk_hash128") != CUDA_SUCCESS) {
-        chosen.hash = nullptr;
+    memory_ = open_memory(settings, why);
+    return memory_ != nullptr;
+}
+
+std::unique_ptr<Memory> Card::open_memory(const Settings& settings, Failure& why) {
+    if (settings.mode != Mode::swap) {
+        ManagedMemory::Prefetching prefetching;
+        // The self-test moves everything out in either mode.
+        prefetching.out = settings.mode == Mode::prefetch || settings.chaos != 0;
+        prefetching.in = settings.mode == Mode::prefetch;
+        prefetching.host_limit = settings.host_limit;
+        auto opened = ManagedMemory::open(call_, context_, device_, prefetching, why);
+        if (opened != nullptr) return opened;
+        log("device %d: %s %s; its memory is swapped instead", device_,
+            std::string(why.call).c_str(), why.message.c_str());
     }
-    engine_ = swap::Engine::open(call_, context_, device_, chosen, why);
-    return engine_ != nullptr;
+    return SwappedMemory::open(call_, context_, device_, settings, why);
 }
 
 Card::~Card() {
     {
         const SlowPathScope scope(call_, context_);
-        engine_.reset();
-        if (kernels_ != nullptr) call_.cuModuleUnload(kernels_);
+        memory_.reset();
     }
     call_.cuDevicePrimaryCtxRelease_v2(device_);
 }
@@ -69,7 +70,7 @@ std::uint64_t Card::limit() const {
 }
 
 std::uint64_t Card::in_use() const {
-    const swap::Usage usage = engine_->usage();
+    const swap::Usage usage = memory_->usage();
     return usage.unbacked + usage.resident + usage.arriving + usage.swapped + unswappable();
 }
 
@@ -78,12 +79,12 @@ std::uint64_t Card::allocate(std::uint64_t bytes, CUcontext context, Failure& wh
         why = Failure::out_of_memory();
         return 0;
     }
-    const std::uint64_t address = engine_->allocate(bytes, why);
+    const std::uint64_t address = memory_->allocate(bytes, why);
     if (address == 0) return 0;
     const std::lock_guard guard(owners_lock_);
     if (if_host_memory_allows([&] { owners_.emplace(address, context); })) return address;
     std::uint64_t freed = 0;
-    engine_->free(address, freed, why);
+    memory_->free(address, freed, why);
     why = Failure::out_of_memory();
     return 0;
 }
@@ -94,13 +95,13 @@ bool Card::free(std::uint64_t address, Failure& why) {
         owners_.erase(address);
     }
     std::uint64_t freed = 0;
-    const bool done = engine_->free(address, freed, why);
+    const bool done = memory_->free(address, freed, why);
     if (freed > 0) credits_.give(freed);
     return done;
 }
 
 std::optional<Card::Owned> Card::find(std::uint64_t address) const {
-    const auto block = engine_->find(address);
+    const auto block = memory_->find(address);
     if (!block) return {};
     const std::lock_guard guard(owners_lock_);
     const auto owner = owners_.find(block->address);
@@ -113,14 +114,14 @@ std::uint64_t Card::create_handle(std::uint64_t bytes, const CUmemAllocationProp
         why = Failure::out_of_memory();
         return 0;
     }
-    const std::uint64_t handle = engine_->create(bytes, why);
+    const std::uint64_t handle = engine().create(bytes, why);
     if (handle == 0) return 0;
     const std::lock_guard guard(owners_lock_);
     if (if_host_memory_allows([&] { handles_.insert_or_assign(handle, properties); })) {
         return handle;
     }
     std::uint64_t freed = 0;
-    engine_->release(handle, freed, why);
+    engine().release(handle, freed, why);
     why = Failure::out_of_memory();
     return 0;
 }

@@ -1,4 +1,4 @@
-// What the program has on one card: its memory, kept in a swap engine, and the credits for it.
+// What the program has on one card: its memory, and the credits for it.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 #include "base/checker.h"
 #include "base/device_sync.h"
 #include "share/credits.h"
+#include "share/memory.h"
 #include "share/settings.h"
-#include "swap/engine.h"
 
 namespace vramkit::share {
 
 class Card {
   public:
-    // Retains the primary context, in which the engine works whatever contexts the program has.
+    // Retains the primary context, in which memory moves whatever contexts the program has.
     static std::unique_ptr<Card> open(std::shared_ptr<Driver> driver, CUdevice device,
                                       const Settings& settings, Failure& why);
     ~Card();
@@ -27,7 +27,13 @@ class Card {
 
     CUdevice device() const { return device_; }
     CUcontext context() const { return context_; }
-    swap::Engine& engine() { return *engine_; }
+    Memory& memory() { return *memory_; }
+    // Whether handles of the program (cuMemCreate) are kept and moved too. Then by the engine.
+    bool keeps_handles() const { return memory_->engine() != nullptr; }
+    swap::Engine& engine() { return *memory_->engine(); }
+    bool owns_mapping(std::uint64_t address, std::uint64_t bytes) {
+        return keeps_handles() && engine().owns_mapping(address, bytes);
+    }
     SpareCredits& credits() { return credits_; }
     // Bytes that the program may have; what it sees as the size of the card.
     std::uint64_t limit() const;
@@ -59,18 +65,13 @@ class Card {
     void note_unswappable(std::int64_t bytes) { unswappable_.fetch_add(bytes); }
     std::uint64_t unswappable() const { return unswappable_.load(std::memory_order_relaxed); }
 
-    // Everything that has no memory of the card gets it, with its bytes, as far as credits allow.
-    // `missing`: what they do not suffice for. The copies may be on their way until finish().
-    bool bring_everything(std::uint64_t& missing, Failure& why) {
-        return engine_->make_all_resident(credits_, missing, why);
-    }
-
     // Waits for all work of the program in a context of this card.
     bool wait_for_work(CUcontext context);
 
   private:
     Card(std::shared_ptr<Driver> driver, CUdevice device, CUcontext context);
     bool make(const Settings& settings, Failure& why);
+    std::unique_ptr<Memory> open_memory(const Settings& settings, Failure& why);
 
     const std::shared_ptr<Driver> driver_;
     const DriverTable& call_;
@@ -81,9 +82,8 @@ class Card {
     std::uint64_t card_bytes_ = 0;
     std::uint64_t own_limit_ = 0;  // of the settings; 0: none
     std::atomic<std::uint64_t> told_limit_{0};
-    CUmodule kernels_ = nullptr;
     SpareCredits credits_;
-    std::unique_ptr<swap::Engine> engine_;
+    std::unique_ptr<Memory> memory_;
     std::atomic<std::uint64_t> unswappable_{0};
     mutable std::mutex owners_lock_;
     std::unordered_map<std::uint64_t, CUcontext> owners_;  // by the begin of the allocation

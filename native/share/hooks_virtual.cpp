@@ -32,6 +32,7 @@ CUresult create_handle(const Call<CUresult(CUmemGenericAllocationHandle*, size_t
                                            const CUmemAllocationProp*, unsigned long long)>& call,
                        CUmemGenericAllocationHandle* handle, size_t bytes,
                        const CUmemAllocationProp* properties, unsigned long long flags) {
+    static std::atomic<bool> told{false};
     Program& program = Program::get();
     if (program.forked() || handle == nullptr || properties == nullptr || flags != 0 ||
         bytes == 0 || bytes % kPage != 0 || !can_be_swapped(*properties)) {
@@ -40,9 +41,12 @@ CUresult create_handle(const Call<CUresult(CUmemGenericAllocationHandle*, size_t
     Failure why;
     Card* const card = program.card(properties->location.id, why);
     if (card == nullptr) return call(handle, bytes, properties, flags);
-    if (program.settings().ipc) {
+    if (program.settings().ipc || !card->keeps_handles()) {
         const CUresult result = call(handle, bytes, properties, flags);
         if (result == CUDA_SUCCESS) Unswappable::get().note_handle(card->device(), *handle, bytes);
+        if (!program.settings().ipc && !told.exchange(true)) {
+            log("cuMemCreate: memory of handles stays on the card, unless the mode is swap");
+        }
         return result;
     }
     CUresult result = virtual_memory::create(*card, handle, bytes, *properties);

@@ -119,7 +119,7 @@ Card* Program::card_of_handle(std::uint64_t handle) {
 }
 
 Card* Program::card_of_mapping(std::uint64_t address, std::uint64_t bytes) {
-    return card_where([=](Card& card) { return card.engine().owns_mapping(address, bytes); });
+    return card_where([=](Card& card) { return card.owns_mapping(address, bytes); });
 }
 
 bool Program::enter_slowly(Passenger& me, CUstream stream, CUresult& error) {
@@ -202,14 +202,14 @@ Program::Brought Program::bring_locked(Failure& why) {
     bool done = true;
     std::uint64_t missing = 0;
     each_card([&](Card& card) {
-        if (card.engine().bytes_to_come() == 0) return;
+        if (card.memory().bytes_to_come() == 0) return;
         std::uint64_t lacks = 0;
-        done = card.bring_everything(lacks, why) && done;
+        done = card.memory().bring(card.credits(), lacks, why) && done;
         missing += lacks;
     });
     if (!done) return Brought::failed;
     if (missing > 0) return Brought::some;
-    each_card([&](Card& card) { done = card.engine().finish(why) && done; });
+    each_card([&](Card& card) { done = card.memory().finish(why) && done; });
     if (!done) return Brought::failed;
     LaunchGate::backed(count);
     return Brought::all;
@@ -217,22 +217,22 @@ Program::Brought Program::bring_locked(Failure& why) {
 
 bool Program::move_out(Card& card, std::uint64_t bytes, swap::Credits& credits, Failure& why) {
     const std::lock_guard guard(moving_);
-    const bool moved = card.engine().swap_out(bytes, credits, why);
+    const bool moved = card.memory().move_out(bytes, credits, why);
     // What leaves without a copy, since it is zero, needs memory again like what is new.
-    if (card.engine().bytes_to_come() > 0) LaunchGate::note_unbacked();
+    if (card.memory().bytes_to_come() > 0) LaunchGate::note_unbacked();
     return moved;
 }
 
 bool Program::prepare_host(std::uint64_t bytes, Failure& why) {
     bool done = true;
-    each_card([&](Card& card) { done = done && card.engine().prepare_host(bytes, why); });
+    each_card([&](Card& card) { done = done && card.memory().prepare_host(bytes, why); });
     return done;
 }
 
 std::uint64_t Program::limit_credits(Card& card) {
     const std::lock_guard guard(moving_);
     card.credits().set_unlimited(false);
-    return card.engine().counters().card_bytes;
+    return card.memory().card_bytes();
 }
 
 bool Program::has_memory() {
@@ -273,7 +273,7 @@ void Program::swap_everything() {
     if (wait_for_work()) {
         Failure why;
         each_card([&](Card& card) {
-            if (!card.engine().swap_out(swap::kEverything, card.credits(), why)) {
+            if (!card.memory().move_out(swap::kEverything, card.credits(), why)) {
                 log("swapping out: %s", why.message.c_str());
             }
         });
@@ -287,7 +287,7 @@ void Program::swap_everything() {
 
 void Program::log_traffic() {
     each_card([&](Card& card) {
-        const swap::Traffic traffic = card.engine().traffic();
+        const swap::Traffic traffic = card.memory().traffic();
         log("device %d: swapped %llu times, %llu bytes out, %llu bytes in", card.device(),
             static_cast<unsigned long long>(swaps_), static_cast<unsigned long long>(traffic.out),
             static_cast<unsigned long long>(traffic.in));

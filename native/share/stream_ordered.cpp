@@ -158,7 +158,12 @@ StreamOrdered::Place StreamOrdered::place_of(const CallId& call, CUstream stream
         place.card = program.current_card();
     }
     if (place.card == nullptr || place.captured) return place;
-    if (place.card->context() == context) {
+    if (!place.card->keeps_handles()) {
+        if (!told_.exchange(true)) {
+            log("device %d: stream-ordered memory stays on the card, unless the mode is swap",
+                place.card->device());
+        }
+    } else if (place.card->context() == context) {
         place.engine = opened(*place.card);
     } else if (!told_.exchange(true)) {
         log("device %d: stream-ordered memory of streams outside the primary context stays on the "
