@@ -274,7 +274,7 @@ void Program::swap_everything() {
         Failure why;
         each_card([&](Card& card) {
             if (!card.memory().move_out(swap::kEverything, card.credits(), why)) {
-                log("swapping out: %s", why.message.c_str());
+                log("swapping out: %s %s", std::string(why.call).c_str(), why.message.c_str());
             }
         });
         LaunchGate::note_unbacked();

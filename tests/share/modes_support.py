@@ -82,7 +82,7 @@ class Started:
             finally:
                 self._process.kill()
                 self._process.wait()
-        assert (self._process.returncode, output) == (0, output)
+        assert self._process.returncode == 0, f"{self._process.returncode}: {output}"
         files = sorted(self._folder.glob("reports*"))
         assert files
         for file in files:

@@ -92,7 +92,7 @@ def test_refused_prefetches_leave_the_program_right(
     command = [sys.executable, str(PROGRAMS / "addresses.py"), str(first)]
     gated = Started(command, tmp_path / "gated", ALONE, mode, chaotic(1)).wait()
     assert gated.output == addresses.output
-    assert "999" in gated.log or "cuMemPrefetchAsync" in gated.log
+    assert "cuMemPrefetchAsync" in gated.log
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -100,9 +100,9 @@ def test_two_programs_that_do_not_fit_together_take_turns(
     modes_works: Path, daemon: Running, tmp_path: Path, mode: str
 ) -> None:
     daemon.configure(quantum="0.1", reserve="28MiB")
-    command = [str(modes_works), "rounds", "160", "60"]
+    command = [str(modes_works), "rounds", "72", "60"]
     native = Started(command, tmp_path / "native", ALONE).wait()
-    card = f"card=modes-{os.getpid()}-{mode},clock=wall,scale=1,capacity=256MiB,checker=off"
+    card = f"card=modes-{os.getpid()}-{mode},clock=wall,scale=1,capacity=128MiB"
     told = {"VRAMKIT_SHARE_SOCKET": str(daemon.path)}
     both = [Started(command, tmp_path / name, card, mode, told) for name in ("one", "two")]
     turns: dict[int, int] = defaultdict(int)
@@ -117,8 +117,8 @@ def test_two_programs_that_do_not_fit_together_take_turns(
                 out[program.pid] = sum(card.out_bytes for card in program.cards)
             most = max([most, *(card.held for card in status.cards)])
     assert [each.wait().output for each in both] == [native.output] * 2
-    assert most <= 228 * MIB
+    assert most <= 100 * MIB
     assert len(turns) == 2
     assert max(turns.values()) > 1
     # By page faults nothing is moved by us.
-    assert (max(out.values()) >= 92 * MIB) == (mode == "prefetch")
+    assert (max(out.values()) >= 44 * MIB) == (mode == "prefetch")
