@@ -48,7 +48,8 @@ class LaunchGate {
         Passenger* const known = mine_;
         return known != nullptr ? *known : make_mine();
     }
-    static std::uint32_t attention() { return attention_.load(std::memory_order_relaxed); }
+    // Who sees the gate open sees what was done while it was closed.
+    static std::uint32_t attention() { return attention_.load(std::memory_order_acquire); }
 
     // Closes the gate, and waits until no thread is inside. False: some still were when the
     // patience was over, and the gate is open again.

@@ -128,8 +128,9 @@ def test_a_limit_is_what_the_status_shows(machine: Machine) -> None:
 )
 def test_beside_another(kind: str, machine: Machine, natively: Natively) -> None:
     """What programs do while another one wants the whole card again and again."""
+    machine.capacity = 144 * MIB
     machine.start_daemon()
-    other = machine.start("rounds", 56, 100_000)
+    other = machine.start("rounds", 112, 100_000)
     machine.until(other, lambda status: status.turns)
     program = machine.start(kind, 15)
     done = program.done()
