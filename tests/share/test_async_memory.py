@@ -129,7 +129,7 @@ def test_a_program_prints_the_same_as_without_sharing(
     gated = shared(works, tmp_path / "gated", kind, steps, chaos)
     assert alone.stdout != ""
     assert gated.stdout == alone.stdout
-    assert "swapped" not in gated.log  # what could not be moved is logged
+    assert "swapping" not in gated.log  # what could not be moved is logged
     # What is wrong with a call is left to the driver, and so is all after a fork.
     if kind not in ("pools", "async_fork"):
         assert gated.made(FROM_DRIVER) == set()
