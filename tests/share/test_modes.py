@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from vramkit.driver.opening import sim_folder
-from vramkit.share.connect import Controls
 
-from .conftest import Running
-from .modes_support import PROGRAMS, Done, Started, build_works
+from .machine import MIB, Machine, until
+from .works import Done, run_natively, run_shared_alone
 
+pytestmark = pytest.mark.sim_only
+
+Natively = Callable[..., str]
 MODES = ["prefetch", "paged"]
-MIB = 1 << 20
 ALONE = "capacity=512MiB"
+ADDRESSES = [sys.executable, str(Path(__file__).parent / "programs" / "addresses.py")]
 
 
-@pytest.fixture(scope="session")
-def modes_works(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_works(tmp_path_factory.mktemp("modes"))
-
-
-def chaotic(every: int) -> dict[str, str]:
-    return {"VRAMKIT_SHARE_CHAOS": str(every)}
+def in_mode(words: list[str], folder: Path, mode: str, chaos: int) -> Done:
+    """To a good end, and with managed memory."""
+    folder.mkdir(exist_ok=True)
+    told = {"VRAMKIT_SHARE": mode, "VRAMKIT_SHARE_CHAOS": str(chaos)}
+    done = run_shared_alone(words, folder, ALONE, told)
+    assert done.status == 0, done
+    assert "is swapped instead" not in done.log
+    return done
 
 
 @pytest.mark.parametrize("chaos", [1, 7])
@@ -44,81 +46,75 @@ def chaotic(every: int) -> dict[str, str]:
     ids=lambda words: str(words[0]),
 )
 def test_a_program_prints_the_same_as_without_sharing(
-    modes_works: Path, tmp_path: Path, words: list[str], mode: str, chaos: int
+    works: Path, tmp_path: Path, words: list[str], mode: str, chaos: int
 ) -> None:
-    command = [str(modes_works), *words]
-    native = Started(command, tmp_path / "native", ALONE).wait()
-    gated = Started(command, tmp_path / "gated", ALONE, mode, chaotic(chaos)).wait()
+    command = [str(works), *words]
+    native = run_natively(command, tmp_path, ALONE)
     assert native.output != ""
-    assert gated.output == native.output
-    assert "is swapped instead" not in gated.log
+    assert in_mode(command, tmp_path, mode, chaos).output == native.output
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"), [("mappings", "cuMemCreate"), ("async", "stream-ordered")]
+)
 @pytest.mark.parametrize("mode", MODES)
 def test_memory_of_handles_and_streams_stays_on_the_card(
-    modes_works: Path, tmp_path: Path, mode: str
+    works: Path, tmp_path: Path, mode: str, kind: str, said: str
 ) -> None:
-    for kind, said in (("mappings", "cuMemCreate"), ("async", "stream-ordered")):
-        command = [str(modes_works), kind, "40"]
-        native = Started(command, tmp_path / f"{kind} native", ALONE).wait()
-        gated = Started(command, tmp_path / kind, ALONE, mode, chaotic(3)).wait()
-        assert gated.output == native.output
-        lines = [line for line in gated.log.splitlines() if "stays on the card" in line]
-        assert len([line for line in lines if said in line]) == 1
+    command = [str(works), kind, "40"]
+    native = run_natively(command, tmp_path, ALONE)
+    gated = in_mode(command, tmp_path, mode, 3)
+    assert gated.output == native.output
+    lines = [line for line in gated.log.splitlines() if "stays on the card" in line]
+    assert len([line for line in lines if said in line]) == 1
 
 
 @pytest.fixture(scope="module")
-def addresses(tmp_path_factory: pytest.TempPathFactory) -> Done:
-    folder = tmp_path_factory.mktemp("addresses") / "native"
-    return Started([sys.executable, str(PROGRAMS / "addresses.py")], folder, ALONE).wait()
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> str:
+    done = run_natively(ADDRESSES, tmp_path_factory.mktemp("addresses"), ALONE)
+    assert done.status == 0, done
+    return done.output
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_questions_about_addresses_are_answered_as_for_memory_of_the_card(
-    addresses: Done, tmp_path: Path, mode: str
+    addresses: str, tmp_path: Path, mode: str
 ) -> None:
-    command = [sys.executable, str(PROGRAMS / "addresses.py")]
-    gated = Started(command, tmp_path / "gated", ALONE, mode, chaotic(1)).wait()
-    assert gated.output == addresses.output
-    assert "pitch 1024" in gated.output
+    assert "pitch 1024" in addresses
+    assert in_mode(ADDRESSES, tmp_path, mode, 1).output == addresses
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("first", [0, 1, 3, 4])
 def test_refused_prefetches_leave_the_program_right(
-    addresses: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, first: int
+    addresses: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, first: int
 ) -> None:
     monkeypatch.setenv("SIM", str(sim_folder()))
-    command = [sys.executable, str(PROGRAMS / "addresses.py"), str(first)]
-    gated = Started(command, tmp_path / "gated", ALONE, mode, chaotic(1)).wait()
-    assert gated.output == addresses.output
+    gated = in_mode([*ADDRESSES, str(first)], tmp_path, mode, 1)
+    assert gated.output == addresses
     assert "cuMemPrefetchAsync" in gated.log
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_two_programs_that_do_not_fit_together_take_turns(
-    modes_works: Path, daemon: Running, tmp_path: Path, mode: str
+    machine: Machine, natively: Natively, mode: str
 ) -> None:
-    daemon.configure(quantum="0.1", reserve="28MiB")
-    command = [str(modes_works), "rounds", "72", "60"]
-    native = Started(command, tmp_path / "native", ALONE).wait()
-    card = f"card=modes-{os.getpid()}-{mode},clock=wall,scale=1,capacity=128MiB"
-    told = {"VRAMKIT_SHARE_SOCKET": str(daemon.path)}
-    both = [Started(command, tmp_path / name, card, mode, told) for name in ("one", "two")]
-    turns: dict[int, int] = defaultdict(int)
-    out: dict[int, int] = defaultdict(int)
-    most = 0
-    with Controls(daemon.path) as controls:
-        while any(each.runs() for each in both):
-            status = controls.status()
-            for program in status.programs:
-                assert program.mode == mode
-                turns[program.pid] = program.turns
-                out[program.pid] = sum(card.out_bytes for card in program.cards)
-            most = max([most, *(card.held for card in status.cards)])
-    assert [each.wait().output for each in both] == [native.output] * 2
-    assert most <= 100 * MIB
-    assert len(turns) == 2
-    assert max(turns.values()) > 1
-    # By page faults nothing is moved by us.
-    assert (max(out.values()) >= 44 * MIB) == (mode == "prefetch")
+    machine.start_daemon()
+    both = [machine.start("rounds", 40, 100, mode=mode) for _ in range(2)]
+    turns, out = {0}, {0}
+
+    def ended() -> bool:
+        status = machine.status()
+        for program in status.programs:
+            assert program.mode == mode
+            turns.add(program.turns)
+            out.update(card.out_bytes for card in program.cards)
+        assert all(card.held <= card.budget for card in status.cards)
+        return all(each.process.poll() is not None for each in both)
+
+    until(ended, lambda: [(machine.status(), each.log) for each in both])
+    for each in both:
+        assert (each.done().status, each.output) == (0, natively("rounds", 40, 100))
+    assert max(turns) > 1
+    # 16 MiB of the two do not fit; by page faults nothing is moved by us.
+    assert (max(out) >= 16 * MIB) == (mode == "prefetch")
