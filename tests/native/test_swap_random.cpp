@@ -257,7 +257,8 @@ class Life {
 
 TEST(bytes_survive_thousands_of_random_steps) {
     Counters all;
-    for (unsigned seed = 0; seed < static_cast<unsigned>(testing::rounds(6, 200)); ++seed) {
+    for (unsigned seed = 0; seed < static_cast<unsigned>(testing::rounds(8, 200) / testing::kFewer);
+         ++seed) {
         const Card card(kWithData);
         {
             Program program(card, seed % 3 > 0 ? hashing() : small(), 200 * kMiB);

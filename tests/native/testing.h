@@ -51,6 +51,14 @@ inline bool soaking() {
 // How many rounds, steps or seeds a random test takes.
 inline int rounds(int quick, int soak) { return soaking() ? soak : quick; }
 
+// Under ThreadSanitizer memory that is mapped again and again costs thirty times as much: tests
+// that do that take one of so many steps there.
+#ifdef __SANITIZE_THREAD__
+inline constexpr int kFewer = 4;
+#else
+inline constexpr int kFewer = 1;
+#endif
+
 inline bool note(bool passed, const char* file, int line, const std::string& what) {
     if (!passed) {
         failures_in_test().fetch_add(1);
