@@ -24,6 +24,7 @@ LaunchGate& gate() {
 // As Passage does, with work in the place of the driver's call.
 template <class Work>
 void pass(Work work) {
+    gate();  // before any thread comes
     Passenger& me = LaunchGate::mine();
     me.inside.store(me.inside.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);

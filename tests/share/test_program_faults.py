@@ -153,8 +153,11 @@ def test_host_memory_that_does_not_suffice(machine: Machine, natively: Natively)
 
 
 def test_many_at_once(machine: Machine, natively: Natively) -> None:
-    machine.start_daemon()
     number = rounds(16, 64)
+    # Each has a little of the card that is no memory of the program: that is what a reserve is for.
+    reserve = 16 + 4 * number
+    machine.capacity = (64 + reserve) * MIB
+    machine.start_daemon(reserve=f"{reserve}MiB")
     programs = [machine.start("rounds", 8, ROUNDS // 4) for _ in range(number)]
     for each in programs:
         assert each.done().output == natively("rounds", 8, ROUNDS // 4)
