@@ -569,8 +569,10 @@ void Agent::every_so_often() {
             if (!known->number || known->card == nullptr) continue;
             hold_unswappable(*known);
             const bool running = phase_ == Phase::running;
+            // Said again while it lasts: what was promised may have come to nothing since.
+            known->required = 0;
+            if (phase_ == Phase::starting) say_need(*known);
             if (running && known->card->memory().bytes_to_come() == 0) {
-                known->required = 0;
                 // What is freed and not used again is for others.
                 const std::uint64_t spare = known->card->credits().spare();
                 if (spare > kKeptSpare && page_) {
