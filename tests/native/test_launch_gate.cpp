@@ -121,3 +121,30 @@ TEST(memory_that_came_since_is_not_forgotten) {
     LaunchGate::backed(LaunchGate::unbacked());
     CHECK_EQUAL(LaunchGate::unbacked(), 0U);
 }
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+// Sanitizers have a function of their own in front of the one that is counted here.
+#include <dlfcn.h>
+#include <pthread.h>
+
+namespace {
+
+thread_local int locks = 0;
+
+}  // namespace
+
+extern "C" [[gnu::visibility("default")]] int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
+    static auto* const next = decltype(&pthread_mutex_lock)(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
+    ++locks;
+    return next(mutex);
+}
+
+TEST(an_open_gate_is_passed_without_a_lock) {
+    pass([] {});
+    locks = 0;
+    for (int call = 0; call < 1000; ++call) pass([] {});
+    CHECK_EQUAL(locks, 0);
+    gate().open();
+    CHECK_EQUAL(locks, 1);  // they are counted
+}
+#endif
