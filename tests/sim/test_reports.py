@@ -301,6 +301,15 @@ def test_memory_left_open_at_exit_is_noted_and_not_reported(tmp_path: Path) -> N
         assert any(frame.startswith(f"{script}:") for frame in each.frames), each.frames
 
 
+def test_without_the_checker_what_is_left_open_has_no_site(tmp_path: Path) -> None:
+    settings = f"checker=off,reports={tmp_path / 'reports'}"
+    environment = {**os.environ, "VRAMKIT_DRIVER": "sim", "VRAMKIT_SIM": settings}
+    subprocess.run([sys.executable, "-c", LEAVES_MEMORY_OPEN], env=environment, check=True)
+    (path,) = tmp_path.glob("reports.*")
+    left = msgspec.json.decode(path.read_bytes())["left_open"]
+    assert {each["location"] for each in left} == {""}
+
+
 def test_reports_that_cannot_be_written_are_refused_at_once(driver: Driver, tmp_path: Path) -> None:
     assert driver.sim is not None
     nowhere = tmp_path / "missing" / "reports"

@@ -177,6 +177,8 @@ std::uint32_t CallSites::intern(void* address, std::string stack) {
 }
 
 const std::string& CallSites::location(std::uint32_t call_site) const {
+    static const std::string unknown;
+    if (call_site >= sites_.size()) return unknown;  // without the checker no call has a site
     void* const address = sites_[call_site]->first;
     const auto found = locations_.find(address);
     return found != locations_.end() ? found->second
@@ -185,6 +187,7 @@ const std::string& CallSites::location(std::uint32_t call_site) const {
 
 std::vector<std::string_view> CallSites::frames(std::uint32_t call_site) const {
     std::vector<std::string_view> result;
+    if (call_site >= sites_.size()) return result;
     std::string_view rest = sites_[call_site]->second;
     while (!rest.empty()) {
         const std::size_t end = rest.find('\n');
