@@ -66,7 +66,7 @@ void Agent::add(Card& card) {
         if (memcmp(&known->uuid, &uuid, sizeof uuid) != 0) continue;
         // Its context was reset. The daemon knows it by its number already.
         if (known->announced) card.credits().set_unlimited(false);
-        card.set_limit(known->limit);
+        card.set_limit(std::max<std::uint64_t>(known->limit, 1));
         known->card = &card;
         return;
     }
@@ -79,9 +79,10 @@ void Agent::add(Card& card) {
         has_thread_ = true;
         try {
             start_quiet_thread([this] { run(); });
+            runs_ = true;
         } catch (const std::system_error&) {
             log("no thread can be started: the program runs as if it were alone");
-            return;
+            return;  // and so it does: nobody closes its gate
         }
     }
     changed_.wait_for(guard, kAnswerPatience,
@@ -92,8 +93,15 @@ bool Agent::remove(Card& card) {
     std::unique_lock guard(facts_);
     for (const auto& known : cards_) {
         if (known->card != &card) continue;
+        if (!runs_) {
+            known->card = nullptr;
+            return true;
+        }
         known->leaves = true;
-        return changed_.wait_for(guard, kLeavePatience, [&] { return known->card == nullptr; });
+        const auto gone = [&] { return known->card == nullptr; };
+        if (changed_.wait_for(guard, kLeavePatience, gone)) return true;
+        known->leaves = false;
+        return false;
     }
     return true;
 }
@@ -148,28 +156,37 @@ bool Agent::lease(bool begins) {
 }
 
 void Agent::run() {
-    for (;;) {
-        if (program_.forked()) return;
-        if (!connected_.load() && !connect()) {
-            let_go();
-            help_itself();
-            std::this_thread::sleep_for(kConnectAgain);
-            continue;
-        }
-        let_go();
-        // What does not greet is no daemon, and the program is alone until then.
-        const bool greeted = static_cast<bool>(page_);
-        if (greeted) announce();
-        const bool mute = !greeted && Clock::now() >= connected_at_ + kWelcomePatience;
-        if (mute || !connection_.receive(patience_ns())) {
+    while (!program_.forked()) {
+        try {
+            go_on();
+        } catch (const std::bad_alloc&) {
+            log("the host is out of memory");
             lost();
             std::this_thread::sleep_for(kConnectAgain);
-            help_itself();
-            continue;
         }
-        hear_all();
-        if (page_) act();
     }
+}
+
+void Agent::go_on() {
+    if (!connected_.load() && !connect()) {
+        let_go();
+        help_itself();
+        std::this_thread::sleep_for(kConnectAgain);
+        return;
+    }
+    let_go();
+    // What does not greet is no daemon, and the program is alone until then.
+    const bool greeted = static_cast<bool>(page_);
+    if (greeted) announce();
+    const bool mute = !greeted && Clock::now() >= connected_at_ + kWelcomePatience;
+    if (mute || !connection_.receive(patience_ns())) {
+        lost();
+        std::this_thread::sleep_for(kConnectAgain);
+        help_itself();
+        return;
+    }
+    hear_all();
+    if (page_) act();
 }
 
 // How long there is nothing to do unless the daemon says something.
@@ -256,7 +273,7 @@ void Agent::help_itself() {
     if (++attempts_ < next_retreat_) return;
     next_retreat_ = attempts_ + 2 + static_cast<unsigned>(random_()) % 4;
     log("no daemon, and no room for all memory of the program: it makes room for others");
-    for (const auto& known : cards_) {
+    for (Known* const known : all_known()) {
         if (known->card == nullptr) continue;
         program_.move_out(*known->card, swap::kEverything, known->card->credits(), why);
     }
@@ -314,7 +331,8 @@ bool Agent::hear(const wire::Frame& frame) {
             first = !known->number.has_value();
             known->number = card->card;
             known->limit = card->limit;
-            if (known->card != nullptr) known->card->set_limit(card->limit);
+            if (known->card != nullptr)
+                known->card->set_limit(std::max<std::uint64_t>(card->limit, 1));
             if (first) say_usage(*known);
         }
         const bool all = std::all_of(cards_.begin(), cards_.end(), [](const auto& known) {
@@ -385,8 +403,12 @@ bool Agent::evict(const wire::evict_message& order) {
     Known* const known = known_of(order.card);
     if (known == nullptr) return false;
     // Work may be using the memory. One that was told to start by an earlier daemon is quiet too.
-    if (phase_ != Phase::stopped && phase_ != Phase::starting) return false;
-    if (!LaunchGate::is_closed()) return false;
+    // A daemon that does not know yet that the program runs is told so by what it gets.
+    const bool quiet = phase_ == Phase::stopped || phase_ == Phase::starting;
+    if (!quiet || !LaunchGate::is_closed()) {
+        connection_.send(wire::moved_message{order.card, order.turn, 0});
+        return true;
+    }
     phase_ = Phase::stopped;
     filling_ = false;
     if (known->card == nullptr) {
@@ -435,7 +457,9 @@ void Agent::prepare(std::uint64_t bytes) {
     expects_turns_.store(true, std::memory_order_relaxed);  // not all programs fit
     if (preparer_.is_busy()) return;
     std::uint64_t in_use = 0;
-    for (const auto& known : cards_) in_use += known->card != nullptr ? known->card->in_use() : 0;
+    for (Known* const known : all_known()) {
+        in_use += known->card != nullptr ? known->card->in_use() : 0;
+    }
     bytes = std::min(bytes, in_use);
     preparer_.start([this, bytes] {
         for (std::uint64_t step = kPrepareStep;; step += kPrepareStep) {
@@ -628,10 +652,18 @@ void Agent::hold_unswappable(Known& known) {
 }
 
 Agent::Known* Agent::known_of(std::uint32_t number) {
-    for (const auto& known : cards_) {
-        if (known->number == number) return known.get();
+    for (Known* const known : all_known()) {
+        if (known->number == number) return known;
     }
     return nullptr;
+}
+
+// They stay where they are; threads of the program may add others at any time.
+std::vector<Agent::Known*> Agent::all_known() {
+    const std::lock_guard guard(facts_);
+    std::vector<Known*> all;
+    for (const auto& known : cards_) all.push_back(known.get());
+    return all;
 }
 
 void Agent::say_usage(Known& known) {

@@ -78,6 +78,7 @@ class Agent {
     };
 
     void run();
+    void go_on();
     bool connect();
     void let_go();
     void lost();
@@ -106,6 +107,7 @@ class Agent {
     std::int64_t patience_ns() const;
 
     Known* known_of(std::uint32_t number);
+    std::vector<Known*> all_known();
     // With facts_: threads of the program say them too.
     void say_usage(Known& known);
     void say_all_usage();
@@ -117,7 +119,8 @@ class Agent {
     Program& program_;
     wire::Connection connection_;
     std::atomic<bool> connected_{false};
-    bool has_thread_ = false;
+    bool has_thread_ = false;  // or could have none
+    bool runs_ = false;
 
     std::mutex facts_;
     std::condition_variable changed_;

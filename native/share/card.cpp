@@ -74,8 +74,17 @@ std::uint64_t Card::in_use() const {
     return usage.unbacked + usage.resident + usage.arriving + usage.swapped + unswappable();
 }
 
+// Chunks are larger than what is asked for, and threads allocate at the same time: the memory
+// itself has the last word.
+bool Card::limit_memory(std::uint64_t bytes) {
+    const std::uint64_t all = limit(), fixed = unswappable();
+    if (fixed >= all || bytes > all - fixed) return false;
+    memory_->set_limit(all - fixed);
+    return true;
+}
+
 std::uint64_t Card::allocate(std::uint64_t bytes, CUcontext context, Failure& why) {
-    if (bytes > limit() || in_use() + bytes > limit()) {
+    if (!limit_memory(bytes)) {
         why = Failure::out_of_memory();
         return 0;
     }
@@ -94,9 +103,12 @@ bool Card::free(std::uint64_t address, Failure& why) {
         const std::lock_guard guard(owners_lock_);
         owners_.erase(address);
     }
-    std::uint64_t freed = 0;
-    const bool done = memory_->free(address, freed, why);
-    if (freed > 0) credits_.give(freed);
+    bool done = false;
+    give_back([&] {
+        std::uint64_t freed = 0;
+        done = memory_->free(address, freed, why);
+        return freed;
+    });
     return done;
 }
 
@@ -110,7 +122,7 @@ std::optional<Card::Owned> Card::find(std::uint64_t address) const {
 
 std::uint64_t Card::create_handle(std::uint64_t bytes, const CUmemAllocationProp& properties,
                                   Failure& why) {
-    if (bytes > limit() || in_use() + bytes > limit()) {
+    if (!limit_memory(bytes)) {
         why = Failure::out_of_memory();
         return 0;
     }

@@ -37,7 +37,7 @@ class Card {
     SpareCredits& credits() { return credits_; }
     // Bytes that the program may have; what it sees as the size of the card.
     std::uint64_t limit() const;
-    // By the daemon; 0: none.
+    // By the daemon; 0: none yet.
     void set_limit(std::uint64_t bytes) { told_limit_.store(bytes, std::memory_order_relaxed); }
     std::uint64_t card_bytes() const { return card_bytes_; }
     // Bytes that it has, wherever they are, unswappable ones included.
@@ -61,6 +61,19 @@ class Card {
     std::optional<CUmemAllocationProp> properties_of(std::uint64_t handle) const;
     // All that was allocated in a context goes with it.
     void free_all_of(CUcontext context);
+    // free() of a handle or a mapping: `take` frees and says how many bytes the card has got back.
+    // They are spare credits in one step for whoever counts what is held.
+    template <class Take>
+    void give_back(Take take) {
+        const std::lock_guard guard(giving_);
+        if (const std::uint64_t freed = take(); freed > 0) credits_.give(freed);
+    }
+    // From now on memory is taken by credits alone; returns the bytes that it has.
+    std::uint64_t limit_credits() {
+        const std::lock_guard guard(giving_);
+        credits_.set_unlimited(false);
+        return memory_->card_bytes();
+    }
     // Memory that the driver gave out itself and that stays on the card.
     void note_unswappable(std::int64_t bytes) { unswappable_.fetch_add(bytes); }
     std::uint64_t unswappable() const { return unswappable_.load(std::memory_order_relaxed); }
@@ -70,6 +83,8 @@ class Card {
 
   private:
     Card(std::shared_ptr<Driver> driver, CUdevice device, CUcontext context);
+    // Before an allocation. False: there is no room for so many bytes anyway.
+    bool limit_memory(std::uint64_t bytes);
     bool make(const Settings& settings, Failure& why);
     std::unique_ptr<Memory> open_memory(const Settings& settings, Failure& why);
 
@@ -85,6 +100,7 @@ class Card {
     SpareCredits credits_;
     std::unique_ptr<Memory> memory_;
     std::atomic<std::uint64_t> unswappable_{0};
+    std::mutex giving_;
     mutable std::mutex owners_lock_;
     std::unordered_map<std::uint64_t, CUcontext> owners_;  // by the begin of the allocation
     std::unordered_map<std::uint64_t, CUmemAllocationProp> handles_;

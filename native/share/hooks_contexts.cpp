@@ -47,7 +47,7 @@ CUresult reset_primary_context(const Call<CUresult(CUdevice)>& call, CUdevice de
     Program& program = Program::get();
     if (!program.forked()) {
         StreamOrdered::get().device_resetting(device);
-        program.primary_resetting(device);
+        if (!program.primary_resetting(device)) return CUDA_ERROR_UNKNOWN;
         Unswappable::get().forget_all_of(device);
     }
     return call(device);

@@ -62,7 +62,9 @@ CUresult allocate(const Call<CUresult(CUdeviceptr*, size_t)>& call, CUdeviceptr*
 CUresult allocate_managed(const Call<CUresult(CUdeviceptr*, size_t, unsigned int)>& call,
                           CUdeviceptr* pointer, size_t bytes, unsigned int flags) {
     const CUresult result = call(pointer, bytes, flags);
-    if (result == CUDA_SUCCESS) note_unswappable(*pointer, bytes);
+    // More than the card has is no error: then the driver pages, and all that there is counts.
+    Card* const card = result == CUDA_SUCCESS ? Program::get().current_card() : nullptr;
+    if (card != nullptr) note_unswappable(*pointer, std::min<std::uint64_t>(bytes, card->left()));
     return result;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace vramkit::share {
 namespace {
@@ -15,11 +16,22 @@ constexpr std::uint32_t kMostLaunches = 1024;  // as many as a card's queue has 
 }  // namespace
 
 std::uint32_t InFlight::look(const DriverTable& call, CUstream stream, std::uint32_t launches) {
+    // Questions about events break a capture under way anywhere, in the usual mode.
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    const bool relaxed = call.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+    launches = look_relaxed(call, stream, launches);
+    if (relaxed) call.cuThreadExchangeStreamCaptureMode(&mode);
+    return launches;
+}
+
+std::uint32_t InFlight::look_relaxed(const DriverTable& call, CUstream stream,
+                                     std::uint32_t launches) {
     Mark& now = marks_[turn_++ % marks_.size()];
     Mark& before = marks_[turn_ % marks_.size()];
     now.recorded = record(call, now, stream);
-    if (!before.recorded) return launches;
-    before.recorded = false;
+    // That of another context may have ended with it.
+    const bool known = std::exchange(before.recorded, false) && before.context == now.context;
+    if (!known) return launches;
     if (call.cuEventQuery(before.event) == CUDA_SUCCESS) {
         return std::min(launches * 2, kMostLaunches);
     }

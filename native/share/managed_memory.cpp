@@ -74,7 +74,9 @@ std::uint64_t ManagedMemory::allocate(std::uint64_t bytes, Failure& why) {
     const std::lock_guard guard(lock_);
     const SlowPathScope scope(call_, context_);
     CUdeviceptr address = 0;
-    if (bytes > kLargestRequest) {
+    const swap::Usage used = usage();
+    const std::uint64_t all = used.unbacked + used.resident + used.arriving + used.swapped;
+    if (bytes > kLargestRequest || all + round_up(bytes, kCounted) > limit_.load()) {
         why = Failure::out_of_memory();
         return 0;
     }

@@ -31,6 +31,7 @@ class ManagedMemory final : public Memory {
     ~ManagedMemory() override;
 
     std::uint64_t allocate(std::uint64_t bytes, Failure& why) override;
+    void set_limit(std::uint64_t bytes) override { limit_.store(bytes, std::memory_order_relaxed); }
     bool free(std::uint64_t address, std::uint64_t& freed, Failure& why) override;
     std::optional<swap::Block> find(std::uint64_t address) const override;
     // The youngest first.
@@ -91,6 +92,7 @@ class ManagedMemory final : public Memory {
     CUstream stream_ = nullptr;
     std::array<CUevent, 2> events_{};
 
+    std::atomic<std::uint64_t> limit_{~std::uint64_t{0}};
     mutable std::mutex lock_;
     Allocations allocations_;
     std::uint64_t ages_ = 0;

@@ -19,6 +19,9 @@ class Memory {
 
     // 0 and the reason on failure. What is new has no memory of the card.
     virtual std::uint64_t allocate(std::uint64_t bytes, Failure& why) = 0;
+    // From now on an allocation after which there were more bytes than that, counted as usage()
+    // counts them, is refused.
+    virtual void set_limit(std::uint64_t bytes) = 0;
     // No work of the program may be using it. `freed` gets the bytes that it had on the card.
     virtual bool free(std::uint64_t address, std::uint64_t& freed, Failure& why) = 0;
     // The allocation around an address.

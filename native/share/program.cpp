@@ -224,6 +224,7 @@ bool Program::move_out(Card& card, std::uint64_t bytes, swap::Credits& credits, 
 }
 
 bool Program::prepare_host(std::uint64_t bytes, Failure& why) {
+    const std::shared_lock living(lives_);
     bool done = true;
     each_card([&](Card& card) { done = done && card.memory().prepare_host(bytes, why); });
     return done;
@@ -231,8 +232,7 @@ bool Program::prepare_host(std::uint64_t bytes, Failure& why) {
 
 std::uint64_t Program::limit_credits(Card& card) {
     const std::lock_guard guard(moving_);
-    card.credits().set_unlimited(false);
-    return card.memory().card_bytes();
+    return card.limit_credits();
 }
 
 bool Program::has_memory() {
@@ -251,6 +251,7 @@ bool Program::close_gate(std::chrono::nanoseconds patience) {
 }
 
 bool Program::wait_for_work() {
+    const std::shared_lock living(lives_);
     std::vector<std::pair<CUcontext, CUdevice>> contexts;
     {
         const std::lock_guard guard(contexts_lock_);
@@ -300,6 +301,7 @@ void Program::context_made(CUcontext context, CUdevice device) {
 }
 
 void Program::context_ending(CUcontext context) {
+    captures_end_with(context);
     CUdevice device = -1;
     {
         const std::lock_guard guard(contexts_lock_);
@@ -309,6 +311,10 @@ void Program::context_ending(CUcontext context) {
         if (known == contexts_.end()) return;
         device = known->second;
         contexts_.erase(known);
+    }
+    // Who found it in the list before is done with it after this.
+    {
+        const std::unique_lock alone(lives_);
     }
     each_card([&](Card& card) {
         if (card.device() != device) return;
@@ -334,26 +340,33 @@ void Program::primary_retained(CUdevice device, int times) {
 }
 
 // Nothing of the context survives: the card is opened again when it is next used.
-void Program::primary_resetting(CUdevice device) {
-    if (device < 0 || device >= kMostCards) return;
+bool Program::primary_resetting(CUdevice device) {
+    if (device < 0 || device >= kMostCards) return true;
     const std::lock_guard guard(cards_lock_);
     auto& slot = cards_[static_cast<std::size_t>(device)];
     Card* const known = slot.load();
-    if (known == nullptr) return;
+    if (known == nullptr) return true;
     // Its thread moves memory too.
-    if (agent_ != nullptr && !agent_->remove(*known)) return;
-    const std::lock_guard moving(moving_);
-    std::unique_ptr<Card> card(slot.exchange(nullptr));
-    card->wait_for_work(card->context());
-    card.reset();
+    if (agent_ != nullptr && !agent_->remove(*known)) return false;
+    {
+        const std::lock_guard moving(moving_);
+        const std::unique_lock alone(lives_);  // from the agent's workers
+        std::unique_ptr<Card> card(slot.exchange(nullptr));
+        card->wait_for_work(card->context());
+        captures_end_with(card->context());
+        card.reset();
+    }
     if (agent_ != nullptr) agent_->removed();
     const std::lock_guard contexts(contexts_lock_);
     primary_retains_[static_cast<std::size_t>(device)] = 0;
+    return true;
 }
 
 void Program::capture_begins(CUstream stream) {
     const std::lock_guard guard(captures_lock_);
-    if_host_memory_allows([&] { captures_.insert(stream); });
+    CUcontext context = nullptr;
+    call().cuCtxGetCurrent(&context);
+    if_host_memory_allows([&] { captures_.insert_or_assign(stream, context); });
     has_captured_.store(true, std::memory_order_relaxed);
 }
 
@@ -361,6 +374,11 @@ void Program::capture_ends(CUstream stream) {
     if (!has_captured_.load(std::memory_order_relaxed)) return;
     const std::lock_guard guard(captures_lock_);
     captures_.erase(stream);
+}
+
+void Program::captures_end_with(CUcontext context) {
+    const std::lock_guard guard(captures_lock_);
+    std::erase_if(captures_, [context](const auto& each) { return each.second == context; });
 }
 
 bool Program::is_captured(CUstream stream) {

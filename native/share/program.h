@@ -3,9 +3,10 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
+#include <shared_mutex>
 #include <vector>
 
 #include "base/fork.h"
@@ -21,8 +22,8 @@ namespace vramkit::share {
 
 inline constexpr int kMostCards = 16;
 
-// Locks, in this order: cards_lock_; moving_; that of an engine. Nobody waits for the card's work
-// or for the gate with cards_lock_.
+// Locks, in this order: cards_lock_; moving_; lives_; that of an engine. Nobody waits for the gate
+// with one of them, nor for the card's work with cards_lock_, but where a context is reset.
 class Program {
   public:
     // Made by the first that calls; the same for all. Never destroyed: the program may call the
@@ -97,10 +98,12 @@ class Program {
     void context_ending(CUcontext context);
     // By the program itself, which may give the context back while the engine still uses it.
     void primary_retained(CUdevice device, int times);
-    void primary_resetting(CUdevice device);
+    // False: it cannot be reset now.
+    bool primary_resetting(CUdevice device);
     void stream_ending(CUstream stream) { capture_ends(stream); }
     void capture_begins(CUstream stream);
     void capture_ends(CUstream stream);
+    void captures_end_with(CUcontext context);
     bool is_captured(CUstream stream);
 
   private:
@@ -129,6 +132,7 @@ class Program {
     std::atomic<int> lacking_{0};         // threads that the card has no room for
     std::atomic<std::uint64_t> waited_ns_{0};
     std::mutex moving_;
+    std::shared_mutex lives_;  // of cards and contexts: shared by who uses them on a worker
     std::uint64_t swaps_ = 0;  // of the self-test, with moving_
     std::mutex cards_lock_;
     std::array<std::atomic<Card*>, kMostCards> cards_{};
@@ -136,7 +140,7 @@ class Program {
     std::vector<std::pair<CUcontext, CUdevice>> contexts_;  // made by the program, not primary
     std::array<int, kMostCards> primary_retains_{};         // by the program
     std::mutex captures_lock_;
-    std::set<CUstream> captures_;
+    std::map<CUstream, CUcontext> captures_;
     std::atomic<bool> has_captured_{false};  // at any time
 };
 

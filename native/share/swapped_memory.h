@@ -16,6 +16,7 @@ class SwappedMemory final : public Memory {
     ~SwappedMemory() override;
 
     std::uint64_t allocate(std::uint64_t bytes, Failure& why) override;
+    void set_limit(std::uint64_t bytes) override { engine_->set_limit(bytes); }
     bool free(std::uint64_t address, std::uint64_t& freed, Failure& why) override;
     std::optional<swap::Block> find(std::uint64_t address) const override;
     bool bring(swap::Credits& credits, std::uint64_t& missing, Failure& why) override;

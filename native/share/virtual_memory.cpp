@@ -9,12 +9,6 @@ CUresult error_of(const Failure& why) {
     return why.code != CUDA_SUCCESS ? why.code : CUDA_ERROR_INVALID_VALUE;
 }
 
-// What the card no longer needs can be had again.
-CUresult given_back(Card& card, bool done, std::uint64_t freed, const Failure& why) {
-    if (freed > 0) card.credits().give(freed);
-    return done ? CUDA_SUCCESS : error_of(why);
-}
-
 }  // namespace
 
 CUresult create(Card& card, CUmemGenericAllocationHandle* handle, std::size_t bytes,
@@ -28,10 +22,14 @@ CUresult create(Card& card, CUmemGenericAllocationHandle* handle, std::size_t by
 }
 
 CUresult release(Card& card, CUmemGenericAllocationHandle handle) {
-    std::uint64_t freed = 0;
+    bool done = false;
     Failure why;
-    const bool done = card.engine().release(handle, freed, why);
-    return given_back(card, done, freed, why);
+    card.give_back([&] {
+        std::uint64_t freed = 0;
+        done = card.engine().release(handle, freed, why);
+        return freed;
+    });
+    return done ? CUDA_SUCCESS : error_of(why);
 }
 
 CUresult map(Card& card, CUdeviceptr pointer, std::size_t bytes, std::size_t offset,
@@ -42,10 +40,14 @@ CUresult map(Card& card, CUdeviceptr pointer, std::size_t bytes, std::size_t off
 }
 
 CUresult unmap(Card& card, CUdeviceptr pointer, std::size_t bytes) {
-    std::uint64_t freed = 0;
+    bool done = false;
     Failure why;
-    const bool done = card.engine().unmap(pointer, bytes, freed, why);
-    return given_back(card, done, freed, why);
+    card.give_back([&] {
+        std::uint64_t freed = 0;
+        done = card.engine().unmap(pointer, bytes, freed, why);
+        return freed;
+    });
+    return done ? CUDA_SUCCESS : error_of(why);
 }
 
 CUresult set_access(Card& card, CUdeviceptr pointer, std::size_t bytes,

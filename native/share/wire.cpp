@@ -120,6 +120,8 @@ bool Connection::receive(std::int64_t timeout_ns) {
             descriptors_.push_back(descriptor);
         }
     }
+    // A descriptor that is missing would let the next one stand for it.
+    if ((message.msg_flags & MSG_CTRUNC) != 0) return false;
     bytes_.insert(bytes_.end(), data, data + got);
     return true;
 }

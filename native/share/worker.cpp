@@ -1,18 +1,25 @@
 #include "share/worker.h"
 
+#include <system_error>
+
 #include "share/quiet_thread.h"
 
 namespace vramkit::share {
 
-void Worker::start(std::function<void()> job) {
+bool Worker::start(std::function<void()> job) {
     const std::lock_guard guard(lock_);
-    job_ = std::move(job);
-    busy_ = true;
     if (!has_thread_) {
-        start_quiet_thread([this] { run(); });
+        try {
+            start_quiet_thread([this] { run(); });
+        } catch (const std::system_error&) {
+            return false;
+        }
         has_thread_ = true;
     }
+    job_ = std::move(job);
+    busy_ = true;
     come_.notify_one();
+    return true;
 }
 
 bool Worker::is_busy() {

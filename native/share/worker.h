@@ -11,8 +11,8 @@ namespace vramkit::share {
 // Never destroyed: a job may wait for the card for ever.
 class Worker {
   public:
-    // Only when the one before is done.
-    void start(std::function<void()> job);
+    // Only when the one before is done. False: there is no thread for it.
+    bool start(std::function<void()> job);
     bool is_busy();
 
   private:

@@ -53,6 +53,7 @@ Engine::Engine(const DriverTable& call, CUcontext context, int device, const Set
       context_(context),
       device_(device),
       settings_(settings),
+      limit_(settings.limit),
       card_(call, device),
       host_(call, settings.host) {}
 
@@ -122,12 +123,13 @@ std::uint64_t Engine::allocate_locked(std::uint64_t bytes, Failure& why) {
                       std::to_string(address_bytes_ >> 20) + " MiB";
         return 0;
     }
-    if (settings_.limit != 0 && !made.empty() && space_->chunk_bytes() > settings_.limit) {
+    const std::uint64_t limit = limit_.load(std::memory_order_relaxed);
+    if (limit != 0 && !made.empty() && space_->chunk_bytes() > limit) {
         space_->free(address);
         for (Chunk* chunk : made) space_->remove(*chunk);
         why = Failure::out_of_memory();
         why.message = std::to_string(bytes) + " bytes more are over the limit of " +
-                      std::to_string(settings_.limit >> 20) + " MiB, of which " +
+                      std::to_string(limit >> 20) + " MiB, of which " +
                       std::to_string(space_->chunk_bytes() >> 20) + " MiB are in use";
         return 0;
     }

@@ -92,6 +92,8 @@ class Engine {
     // An address, a multiple of 512; 0 and the reason on failure. Takes no memory of the card:
     // new chunks are unbacked.
     std::uint64_t allocate(std::uint64_t bytes, Failure& why);
+    // Bytes of all chunks from now on, as Settings::limit; what is more already stays.
+    void set_limit(std::uint64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
     // `freed` gets the bytes of the card that became free: the caller gives their credits.
     bool free(std::uint64_t address, std::uint64_t& freed, Failure& why);
     // The allocation around an address.
@@ -216,6 +218,7 @@ class Engine {
     const CUcontext context_;
     const int device_;
     const Settings settings_;
+    std::atomic<std::uint64_t> limit_;
     mutable std::mutex lock_;
     CUdeviceptr addresses_ = 0;
     std::uint64_t address_bytes_ = 0;
