@@ -151,6 +151,30 @@ TEST(calls_of_a_swap_are_counted) {
     CHECK_EQUAL(program.engine->counters().host_bytes, 0U);
 }
 
+TEST(limit_counts_chunks_and_can_change) {
+    const Card card(kOrdered);
+    {
+        Program program(card, small(), kGiB);
+        Engine& engine = *program.engine;
+        Failure why;
+        engine.set_limit(8 * kMiB);
+        CHECK(engine.allocate(4 * kMiB, why) != 0);
+        // 512 bytes take a page that other small ones share.
+        CHECK(engine.allocate(512, why) != 0);
+        CHECK_EQUAL(engine.usage().unbacked, 6 * kMiB);
+        CHECK_EQUAL(engine.allocate(3 * kMiB, why), 0U);
+        CHECK(why.kind == Failure::Kind::out_of_memory);
+        CHECK_EQUAL(engine.usage().unbacked, 6 * kMiB);
+        CHECK(engine.allocate(512, why) != 0);
+        engine.set_limit(4 * kMiB);  // what is there stays
+        CHECK_EQUAL(engine.create(2 * kMiB, why), 0U);
+        engine.set_limit(10 * kMiB);
+        CHECK(engine.create(4 * kMiB, why) != 0);
+        check_whole(engine);
+    }
+    check_nothing_left();
+}
+
 TEST(limits_say_what_they_are) {
     const Card card(kOrdered);
     Settings settings = small();
