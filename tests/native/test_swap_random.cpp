@@ -273,7 +273,7 @@ TEST(bytes_survive_thousands_of_random_steps) {
         check_order(card);
         check_nothing_left();
     }
-    CHECK(all.copies_in > 300);
-    CHECK(all.dropped > 50);
-    CHECK(all.zeros > 50);
+    CHECK(all.copies_in > 300 / testing::kFewer);
+    CHECK(all.dropped > 50 / testing::kFewer);
+    CHECK(all.zeros > 50 / testing::kFewer);
 }
