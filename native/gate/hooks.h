@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "driver/cuda_abi.h"
+#include "gate/call.h"
 #include "gate/slots.h"
 
 namespace vramkit::gate {
@@ -20,27 +21,10 @@ inline constexpr std::size_t kHooks = static_cast<std::size_t>(Hook::count);
 
 inline constexpr std::size_t number(Hook hook) { return static_cast<std::size_t>(hook); }
 
-// What is common to all calls: which one it is, and whether handle 0 means the legacy default
-// stream or that of the calling thread.
-struct CallId {
-    Hook hook;
-    bool per_thread;
-
-    CUstream stream(CUstream given) const {
-        if (given != nullptr) return given;
-        return per_thread ? VRAMKIT_STREAM_PER_THREAD : VRAMKIT_STREAM_LEGACY;
-    }
-};
+using CallId = CallIdOf<Hook>;
 
 template <class Function>
-struct Call;
-
-template <class... Arguments>
-struct Call<CUresult(Arguments...)> : CallId {
-    CUresult (*real)(Arguments...);
-
-    CUresult operator()(Arguments... arguments) const { return real(arguments...); }
-};
+using Call = CallOf<CallId, Function>;
 
 template <class Function>
 struct HookOf;

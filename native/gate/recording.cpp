@@ -117,7 +117,7 @@ bool write(const Event& event) {
     record.thread = writer.thread;
     record.count = 1;
     record.code = event.code;
-    record.call = static_cast<std::uint16_t>(2 * number(event.call.hook) + event.call.per_thread);
+    record.call = static_cast<std::uint16_t>(2 * number(event.call.name) + event.call.per_thread);
     record.captured = event.captured;
     record.kind.store(static_cast<std::uint8_t>(event.kind), std::memory_order_release);
     return true;
@@ -130,7 +130,7 @@ bool same_kind(const Record& record, const Event& event) {
 bool same(const Record& record, const Event& event) {
     return record.stream == reinterpret_cast<std::uint64_t>(event.stream) &&
            record.object == event.object && record.count != UINT32_MAX &&
-           record.call == 2 * number(event.call.hook) + event.call.per_thread;
+           record.call == 2 * number(event.call.name) + event.call.per_thread;
 }
 
 }  // namespace

@@ -1,32 +1,17 @@
-// A driver call that a hook stands in for: which one it is, and the driver's own function.
+// Calls that the hooks of this library stand in for, named by the driver's exports.
 #pragma once
 
-#include "driver/cuda_abi.h"
+#include "gate/call.h"
 #include "gate/slots.h"
 
 namespace vramkit::share {
 
 using gate::Export;
 
-struct CallId {
-    Export name;
-    bool per_thread;  // handle 0 means the default stream of the calling thread
-
-    CUstream stream(CUstream given) const {
-        if (given != nullptr) return given;
-        return per_thread ? VRAMKIT_STREAM_PER_THREAD : VRAMKIT_STREAM_LEGACY;
-    }
-};
+using CallId = gate::CallIdOf<Export>;
 
 template <class Function>
-struct Call;
-
-template <class... Arguments>
-struct Call<CUresult(Arguments...)> : CallId {
-    CUresult (*real)(Arguments...);
-
-    CUresult operator()(Arguments... arguments) const { return real(arguments...); }
-};
+using Call = gate::CallOf<CallId, Function>;
 
 // The stream among the arguments of a call; none: legacy, which no capture can be on.
 template <class... Arguments>
