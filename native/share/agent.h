@@ -52,6 +52,8 @@ class Agent {
 
   private:
     using Clock = std::chrono::steady_clock;
+    static constexpr std::chrono::milliseconds kClosePatience{20};  // for one attempt
+
     // stopped   the gate is closed and the card done; memory leaves, or comes ahead of a turn
     // starting  memory comes, then the gate opens
     // running   the gate is open
