@@ -1,0 +1,87 @@
+"""Repetitions of one figure: their middle, their spread, and what a difference is worth."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+FEWEST = 5
+"""Repetitions below which no difference is called one."""
+NOISE = 0.01
+"""Differences of medians up to this part count as none: two builds of one program have them."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Of repetitions: the median, and the tenth and ninetieth percentile."""
+
+    median: float
+    p10: float
+    p90: float
+    count: int
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Spread:
+        """Raises ValueError without values."""
+        if not values:
+            raise ValueError("no values")
+        if len(values) == 1:
+            return Spread(values[0], values[0], values[0], 1)
+        deciles = statistics.quantiles(values, n=10, method="inclusive")
+        return Spread(statistics.median(values), deciles[0], deciles[-1], len(values))
+
+    @property
+    def relative(self) -> float:
+        """Half of the distance from p10 to p90, as a part of the median."""
+        return (self.p90 - self.p10) / 2 / self.median if self.median else 0.0
+
+
+Verdict = Literal["lower", "higher", "no difference", "too few"]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """Of one figure from another, as a part of the other: -0.1 is 10 % lower.
+
+    `least` and `most` come from the percentiles at the far and the near ends.
+    """
+
+    verdict: Verdict
+    relative: float
+    least: float
+    most: float
+
+
+def compare(values: Sequence[float], other: Sequence[float]) -> Difference:
+    """Whether the first are lower or higher than the others, beyond what repetitions scatter.
+
+    A difference is one where the percentiles do not overlap (p90 of the one below p10 of the
+    other), the medians are more than NOISE apart and both have FEWEST values. Figures that repeat
+    exactly need only one. Raises ValueError without values.
+    """
+    here, there = Spread.of(values), Spread.of(other)
+    if there.median == 0:
+        same = here.median == 0
+        relative = 0.0 if same else float("inf")
+        return Difference("no difference" if same else "higher", relative, relative, relative)
+    relative = here.median / there.median - 1
+    ends = sorted(
+        (here.p10 / (there.p90 or there.median) - 1, here.p90 / (there.p10 or there.median) - 1)
+    )
+    if abs(relative) <= NOISE:
+        verdict: Verdict = "no difference"
+    elif min(here.count, there.count) < FEWEST and not _exact(values, other):
+        verdict = "too few"
+    elif here.p90 < there.p10:
+        verdict = "lower"
+    elif here.p10 > there.p90:
+        verdict = "higher"
+    else:
+        verdict = "no difference"
+    return Difference(verdict, relative, *ends)
+
+
+def _exact(*samples: Sequence[float]) -> bool:
+    """Repeated, and always the same: counts and virtual times."""
+    return all(len(values) > 1 and min(values) == max(values) for values in samples)

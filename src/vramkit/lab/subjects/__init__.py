@@ -1,0 +1,1 @@
+"""The allocators that take part: ours, the baselines, and those of other libraries."""
