@@ -1,8 +1,8 @@
 """What an experiment is.
 
 An experiment
-1. asks one question of several subjects (allocators, policies, modes): each of its cases is measured
-   for each subject, in a process of its own for each subject and repetition;
+1. asks one question of several subjects (allocators, policies, modes): each of its cases is
+   measured for each subject, in a process of its own for each subject and repetition;
 2. is one object in catalog.EXPERIMENTS, and does no work when its module is imported;
 3. measures a case as a pure function of case, subject and `Lab`: all that is random comes from
    `Lab.seed`, so that all subjects get the same;

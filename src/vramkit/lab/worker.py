@@ -1,7 +1,7 @@
 """The process that measures: `python -m vramkit.lab.worker`, started by run.py.
 
-It reads an Order from stdin and writes a line of JSON for each thing that happens. What an allocator
-or a framework prints goes to stderr.
+It reads an Order from stdin and writes a line of JSON for each thing that happens. What an
+allocator or a framework prints goes to stderr.
 """
 
 from __future__ import annotations
