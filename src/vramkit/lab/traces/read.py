@@ -39,7 +39,8 @@ def read_traces(path: Path) -> list[Trace]:
         for start, read in READERS.items():
             if content.head.startswith(start):
                 return read(content)
-        if b"\0" in content.head or not content.head.isascii():
+        signs = content.head.startswith((b"+", b"-"))
+        if not signs and (b"\0" in content.head or not content.head.isascii()):
             raise content.wrong(
                 "neither a trace of vramkit, nor a PyTorch memory snapshot, nor a log of RMM"
             )
