@@ -16,6 +16,7 @@ HELP = (
 COMMANDS = {
     "list": "List the experiments, and who takes part in them here.",
     "show": "Draw a saved result again.",
+    "compare": "Compare two results of one experiment: what is better or worse beyond the spread.",
 }
 STATUSES = (
     "Exit status: 0 measured, 1 nothing could be measured or kept, 2 wrong usage, 128 + the signal "
