@@ -147,7 +147,7 @@ def read_snapshot(content: Content) -> list[Trace]:
     traces = []
     for blocks in answer.devices:
         try:
-            traces.append(trace_of(f"{name}, device {blocks.device}", blocks))
+            traces.append(trace_of(f"{name} device {blocks.device}", blocks))
         except ValueError as error:
             raise content.wrong(f"device {blocks.device}, {error}") from error
     traces = [trace for trace in traces if trace.allocations]
