@@ -58,6 +58,7 @@ class Run:
     case_seconds: float = CASE_SECONDS
     seconds: float | None = None
     """After which the run ends early."""
+    clock: Callable[[], float] = time.monotonic
     signals: list[int] = field(default_factory=list)
     """Those that asked the run to end."""
     _rows: dict[tuple[str, Case], Row] = field(default_factory=dict)
@@ -74,7 +75,7 @@ class Run:
         present = [name for name, missing in self.subjects.items() if not missing]
         chance = random.Random(self.report.seed)
         if self.seconds is not None:
-            self._deadline = time.monotonic() + self.seconds
+            self._deadline = self.clock() + self.seconds
         # For whoever reads the file of a run that was killed.
         self.report.stopped = "the run has not ended"
         try:
@@ -140,12 +141,12 @@ class Run:
             dict(self.report.settings),
             os.getpid(),
         )
-        since = time.monotonic()
+        since = self.clock()
         child, opened, current, asked = Child(order), False, 0, True
         try:
             while True:
                 answer = self._answer(child, since)
-                now = time.monotonic()
+                now = self.clock()
                 match answer:
                     case Began():
                         opened = True
@@ -182,14 +183,14 @@ class Run:
                 raise _Lost("failed", "")
             if found != "nothing yet":
                 return found
-            if time.monotonic() - since > self.case_seconds:
+            if self.clock() - since > self.case_seconds:
                 raise _Lost("timed out", f"no result after {self.case_seconds:g} s")
 
     def _check_time(self) -> None:
         if self.signals:
             name = signal.Signals(self.signals[0]).name
             raise _Stopped("interrupted" if name == "SIGINT" else f"ended by {name}")
-        if self._deadline is not None and time.monotonic() > self._deadline:
+        if self._deadline is not None and self.clock() > self._deadline:
             raise _Stopped(f"the time limit of {self.seconds:g} s was reached")
 
     def _in_a_hurry(self) -> bool:

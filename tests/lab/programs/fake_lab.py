@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vramkit.driver import Driver
@@ -27,6 +28,7 @@ SUBJECTS = {
     "hangs": "",
     "ignores_the_end": "",
     "writes": "",
+    "breaks_the_answers": "",
     "chatters": "",
     "cannot": "",
     "not_a_number": "",
@@ -96,17 +98,20 @@ def misbehave(subject: str, lab: Lab) -> None:
         case "leaves":
             print("no way on", file=sys.stderr, flush=True)
             os._exit(7)
-        case "hangs" | "ignores_the_end":
-            if subject == "ignores_the_end":
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
-            if wait := str(lab.settings["wait"]):
-                Path(f"{wait}.new").write_text(f"{os.getpid()} {child.pid}")
-                Path(f"{wait}.new").replace(wait)
-            time.sleep(1000)
+        case "hangs":
+            with started(lab):
+                time.sleep(1000)
+        case "ignores_the_end":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            with started(lab):
+                time.sleep(1000)
         case "writes":
             print('{"type": "ended", "case": 0, "outcome": "measured"}\n}garbage', flush=True)
             os.write(1, b"\x00\xff\n" * 1000)
+        case "breaks_the_answers":
+            for number in range(3, 32):
+                with suppress(OSError):
+                    os.write(number, b"}garbage\n")
         case "chatters":
             for _ in range(64):
                 os.write(2, b"x" * 65536)
@@ -118,6 +123,20 @@ def misbehave(subject: str, lab: Lab) -> None:
             if os.fork() == 0:
                 time.sleep(1000)
             os._exit(3)
+
+
+@contextmanager
+def started(lab: Lab) -> Iterator[None]:
+    """A program of the subject's; `wait` says the numbers of both processes."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    wait = str(lab.settings["wait"])
+    Path(f"{wait}.new").write_text(f"{os.getpid()} {child.pid}")
+    Path(f"{wait}.new").replace(wait)
+    try:
+        yield
+    finally:
+        child.kill()
+        child.wait()
 
 
 FAKE = Fake()
