@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -104,11 +103,12 @@ def replay(
         raise UsageError(str(error)) from error
     settings["capacity"] = max(int(str(settings["capacity"])), min(4 * peak, 512 << 30))
     chosen, _ = open_driver_or_simulate(driver)
+    every = ON_A_CARD if chosen.sim is None else SIMULATED
     options = Options(
         driver=driver,
         device=device,
         subjects=subjects or [],
-        repetitions=repetitions or (ON_A_CARD if chosen.sim is None else SIMULATED),
+        repetitions=every if repetitions is None else repetitions,
         seed=seed,
         time_limit=time_limit,
         case_limit=case_limit,
@@ -116,13 +116,11 @@ def replay(
         html=html,
         json=json,
     )
-    if repetitions is not None and repetitions < 1:
-        raise UsageError(f"--repetitions is {repetitions}; it may be 1 or more")
-    words = ["vramkit", "replay", *map(str, files)]
-    words += [word for text in card or [] for word in ("--card", text)]
-    for pair in pairs:
-        name, _, value = pair.partition("=")
-        words += ["--quick"] if name == "smallest" else [f"--{name.replace('_', '-')}", value]
-    return run_experiment(
-        EXPERIMENT, options, settings=settings, said="vramkit replay", words=shlex.join(words)
-    )
+    start = ["vramkit", "replay", *map(str, files)]
+    start += [word for text in card or [] for word in ("--card", text)]
+    for name, value in given.items():
+        if value is not None and name != "smallest":
+            start += [f"--{name.replace('_', '-')}", str(value)]
+    if quick:
+        start.append("--quick")
+    return run_experiment(EXPERIMENT, options, start=start, settings=settings)

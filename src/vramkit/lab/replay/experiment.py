@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from vramkit.report.blocks import Block
 
 QUANTITIES = {
-    "held": Quantity("peak held", "bytes"),
+    "held": Quantity("held", "bytes"),
     "held_ratio": Quantity("held / in use", "ratio"),
-    "in_use": Quantity("peak in use", "bytes", "neither"),
-    "average_held": Quantity("average held", "bytes"),
+    "in_use": Quantity("in use", "bytes", "neither"),
+    "average_held": Quantity("on average", "bytes"),
     "smallest_card": Quantity("smallest card", "bytes"),
-    "fragmentation": Quantity("fragmentation at the peak", "ratio"),
+    "fragmentation": Quantity("fragmented", "ratio"),
     "moved": Quantity("moved", "bytes"),
     "time": Quantity("time", "ms"),
-    "call": Quantity("an allocation or a free", "ns"),
-    "allocation_share": Quantity("part of the time in allocations and frees", "ratio"),
+    "call": Quantity("a call", "ns"),
+    "allocation_share": Quantity("in calls", "ratio"),
 }
 
 

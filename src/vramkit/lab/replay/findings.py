@@ -9,9 +9,12 @@ from vramkit.lab.experiment import Finding
 from vramkit.lab.replay.page import FLATTERED, rows_of, workloads
 from vramkit.lab.replay.settings import SMALLEST, WITH_LIMIT
 from vramkit.lab.result import Report, Row
+from vramkit.report.blocks import Tone
 from vramkit.report.units import bytes_text, percent_text
 
 OURS = "pool"
+KEEPS_NOTHING = ("direct",)
+"""Each call of it is one of the driver: it holds what is in use, and is for comparison."""
 NOTHING_FROM_TIMES = (
     "The times are simulated: nothing is concluded from them. The memory is counted as a card "
     "counts it."
@@ -44,18 +47,15 @@ def _held(workload: str, rows: list[Row]) -> Iterator[Finding]:
         return
     row = next(row for row in rows if row.subject == OURS)
     ratio = median(row.values["held_ratio"])
-    text = (
-        f"{workload}: vramkit's pool holds {bytes_text(held[OURS])} at most, {ratio:.3f} times what "
-        "is in use"
-    )
-    others = {name: nbytes for name, nbytes in held.items() if name != OURS}
-    tone = "plain"
-    if others:
-        least = min(others, key=lambda name: others[name])
-        text += f"; of the others {least} holds least, {bytes_text(others[least])}"
-        tone = "good" if held[OURS] <= others[least] else "note"
-    rule = "medians of the peaks of what each allocator has taken from the driver"
-    yield Finding("good" if tone == "good" else "note", f"{text}.", rule)
+    text = f"{workload}: vramkit's pool holds {bytes_text(held.pop(OURS))} at most, {ratio:.3f} "
+    text += "times what is in use"
+    tone: Tone = "note"
+    held = {name: nbytes for name, nbytes in held.items() if name not in KEEPS_NOTHING}
+    if held:
+        least = min(held, key=lambda name: held[name])
+        text += f"; of the others that keep memory {least} holds least, {bytes_text(held[least])}"
+        tone = "good" if median(row.values["held"]) <= held[least] else "note"
+    yield Finding(tone, f"{text}.", "medians of the peaks of what each has taken from the driver")
 
 
 def _smallest(workload: str, rows: list[Row]) -> Iterator[Finding]:
@@ -89,7 +89,9 @@ def _card(workload: str, arm: str, rows: list[Row]) -> Iterator[Finding]:
     tone = "bad" if not fits else "warning" if full else "good"
     text = f"{workload}, on a {arm}: {'; '.join(parts)}."
     rule = "replayed on a simulated card of that size"
-    yield Finding("bad" if tone == "bad" else "warning" if tone == "warning" else "good", text, rule)
+    yield Finding(
+        "bad" if tone == "bad" else "warning" if tone == "warning" else "good", text, rule
+    )
 
 
 def _most_to_save(workload: str, rows: list[Row]) -> Iterator[Finding]:

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from vramkit.pool.snapshot import Snapshot
 
 MAP_ROWS = 24
+MEMORY = ("in_use", "held", "held_ratio", "average_held", "fragmentation", "moved")
+TIME = ("time", "call", "allocation_share")
 FLATTERED = (
-    "No kernels stand in: a block that is freed on one stream is free for all others at once, which "
+    "No kernels stand in: a block that is freed on one stream is free for all others at once. That "
     "makes allocators look better that hand memory from stream to stream."
 )
 
@@ -29,14 +31,10 @@ FLATTERED = (
 
 
 def about(trace: Trace, settings: Settings) -> Text:
-    sentences = [
-        f"`{trace.name}`, as {trace.source} wrote it: {count_text(trace.allocations, 'block')}, at "
-        f"most {bytes_text(trace.peak_in_use)} in use, on {count_text(trace.stream_count, 'stream')}"
-        f" and {count_text(trace.thread_count, 'thread')}."
-        if trace.source != "plain"
-        else f"`{trace.name}`: {count_text(trace.allocations, 'block')}, at most "
-        f"{bytes_text(trace.peak_in_use)} in use, on {count_text(trace.stream_count, 'stream')}."
-    ]
+    by = "" if trace.source == "plain" else f", as {trace.source} wrote it"
+    blocks = f"{count_text(trace.allocations, 'block')}, {bytes_text(trace.peak_in_use)} at a time"
+    places = [count_text(trace.stream_count, "stream"), count_text(trace.thread_count, "thread")]
+    sentences = [f"`{trace.name}`{by}: {blocks}, on {' and '.join(places)}."]
     if trace.refused:
         failed = count_text(trace.refused, "allocation")
         sentences.append(f"{failed} that failed when it was recorded are not replayed.")
@@ -61,8 +59,8 @@ def _kernels(trace: Trace, settings: Settings, *, dealt: bool) -> str:
             f"{microseconds:g} µs where it never did."
         )
     return (
-        f"A kernel of {microseconds:g} µs stands in behind each allocation, on its stream; the host "
-        f"is at most {MOST_AHEAD:,} of them ahead."
+        f"A kernel of {microseconds:g} µs stands in behind each allocation, on its stream; the "
+        f"host is at most {MOST_AHEAD:,} of them ahead."
     )
 
 
@@ -89,22 +87,24 @@ def _blocks(report: Report, workload: str) -> Iterator[Block]:
     rows = rows_of(report, workload)
     drawings = [drawing for row in rows for drawing in row.drawings]
     yield from [each for each in drawings if isinstance(each, Text)][:1]
-    yield from _figures(report, workload, rows, "")
-    yield from _figures(report, workload, rows_of(report, workload, WITH_LIMIT), WITH_LIMIT)
+    yield from _figures(report, rows, f"{workload}: memory, at its peaks", MEMORY)
+    yield from _figures(report, rows, f"{workload}: time", TIME)
+    limited = rows_of(report, workload, WITH_LIMIT)
+    yield from _figures(report, limited, f"{workload}: memory, with a limit", MEMORY)
     yield from _cards(report, workload)
     yield from _over_time(workload, rows)
     yield from [each for each in drawings if isinstance(each, MemoryMap)]
 
 
-def _figures(report: Report, workload: str, rows: list[Row], arm: str) -> Iterator[Table]:
+def _figures(
+    report: Report, rows: list[Row], title: str, names: tuple[str, ...]
+) -> Iterator[Table]:
     """Of all subjects that have any; a column for each quantity that one of them has."""
     rows = [row for row in rows if row.values]
     columns = {
-        name: quantity
-        for name, quantity in report.quantities.items()
-        if any(name in row.values for row in rows)
+        name: report.quantities[name] for name in names if any(name in row.values for row in rows)
     }
-    if rows:
+    if columns:
         yield Table(
             ["allocator", *(quantity.title for quantity in columns.values())],
             [
@@ -117,7 +117,7 @@ def _figures(report: Report, workload: str, rows: list[Row], arm: str) -> Iterat
                 ]
                 for row in rows
             ],
-            title=f"{workload}, {arm}" if arm else workload,
+            title=title,
             numeric=list(range(1, len(columns) + 1)),
         )
 

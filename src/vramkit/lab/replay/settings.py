@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
-from vramkit.lab.program import MOST_THREADS, Program
+from vramkit.lab.program import Program
 from vramkit.lab.settings import Setting, Settings
 from vramkit.lab.traces import Trace, read_traces
 from vramkit.lab.traces.programs import KERNEL_NS, as_program, dealt
@@ -21,8 +21,8 @@ SETTINGS: Sequence[Setting] = (
         "microseconds of a kernel whose time nobody knows; 0 leaves kernels out.",
         most=1e6,
     ),
-    Setting("streams", 0, "deal the blocks over so many streams; 0: those of the trace.", most=4096),
-    Setting("threads", 0, "deal the blocks over so many threads; 0: those of the trace.", most=1024),
+    Setting("streams", 0, "deal the blocks over so many streams; 0: not.", most=4096),
+    Setting("threads", 0, "deal the blocks over so many threads; 0: not.", most=1024),
     Setting("limit", 0, "of what an allocator may take; 0: none.", nbytes=True),
     Setting(
         "limit_percent",
@@ -34,8 +34,6 @@ SETTINGS: Sequence[Setting] = (
     Setting("smallest", True, "look for the smallest card that each allocator needs."),
     Setting("capacity", 140 << 30, "memory of the simulated GPU.", nbytes=True, least=1 << 26),
 )
-assert MOST_THREADS > 1024
-
 WITH_LIMIT = "with a limit"
 SMALLEST = "smallest card"
 
