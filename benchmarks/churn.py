@@ -145,9 +145,9 @@ class Streams:
     """The pool as an allocator, with streams of vramkit, which are those of the player; or with as
     many of another library, which it destroys without a word to the pool."""
 
-    resource = None
-
     def __init__(self, pool: Pool, handles: Handles, work_every: int | None) -> None:
+        # With nothing between, the native player uses the pool itself.
+        self.resource = pool if handles == "own" and work_every is None else None
         self._pool = pool
         self._handles = handles
         self._work_every = work_every
