@@ -30,6 +30,7 @@ def spread_text(quantity: Quantity, values: Sequence[float]) -> str:
     """The median and, where repetitions differ, half the way from p10 to p90: "1.23 ms ± 4 %"."""
     spread = Spread.of(values)
     text = value_text(quantity, spread.median)
-    if spread.p10 == spread.p90:
+    percent = spread.relative * 100
+    if percent == 0:
         return text
-    return f"{text} ± {spread.relative * 100:.2g} %"
+    return f"{text} ± {percent:.{0 if percent >= 9.95 else 1}f} %"
