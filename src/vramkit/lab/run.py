@@ -151,9 +151,9 @@ class Run:
                     case Began():
                         opened = True
                         self._say(subject, cases[current], repetition)
-                    case Ended(outcome=outcome, values=values, why=why):
+                    case Ended(outcome=outcome):
                         self._took[subject, cases[current]] = now - since
-                        self._take(subject, cases[current], outcome, why, values)
+                        self._take(subject, cases[current], answer)
                         current += 1
                         goes_on = outcome in ("measured", "not here")
                         if current == len(cases) or not goes_on:
@@ -165,7 +165,8 @@ class Run:
             # One that could not even open the driver would not do so for the next case either.
             failed = cases[current : current + 1] if opened else cases
             for case in failed:
-                self._take(subject, case, lost.outcome, lost.why or child.last_words())
+                why = lost.why or child.last_words()
+                self._take(subject, case, Ended(current, lost.outcome, why=why))
             return current + len(failed)
         finally:
             child.end(asked=asked, hurry=self._in_a_hurry)
@@ -214,19 +215,15 @@ class Run:
             left * self._took.get(key, by_case[key[1]]) for key, left in self._left.items() if left
         )
 
-    def _take(
-        self,
-        subject: str,
-        case: Case,
-        outcome: Outcome,
-        why: str,
-        values: dict[str, float] | None = None,
-    ) -> None:
+    def _take(self, subject: str, case: Case, ended: Ended) -> None:
         row = self._rows[subject, case]
-        row.outcome, row.why = outcome, why
-        for name, value in (values or {}).items():
+        row.outcome, row.why = ended.outcome, ended.why
+        for name, value in ended.values.items():
             row.values.setdefault(name, []).append(value)
-        self._left[subject, case] = self._left[subject, case] - 1 if outcome == "measured" else 0
+        if ended.outcome == "measured":
+            row.series, row.drawings = ended.series, ended.drawings
+        left = self._left[subject, case] - 1
+        self._left[subject, case] = left if ended.outcome == "measured" else 0
         self.changed(self.report)
 
 
