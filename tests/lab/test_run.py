@@ -16,6 +16,7 @@ from vramkit.lab.experiment import Case
 from vramkit.lab.result import Outcome, Report
 from vramkit.lab.run import Step
 from vramkit.lab.worker import Order
+from vramkit.report.blocks import Text
 
 from .runs import PROGRAMS, ends, fake_run, row_of
 
@@ -96,6 +97,13 @@ def test_a_row_that_failed_is_not_measured_again(tmp_path: Path) -> None:
     assert len(set(processes)) == 3
     assert processes[0] == processes[1] != processes[2] == processes[3] != processes[4]
     assert len(row_of(found, "leaves", "last").values["time"]) == 2
+
+
+def test_a_row_keeps_the_series_and_drawings_of_the_last_repetition() -> None:
+    found = row_of(fake_run(["draws"], ["middle"], repetitions=2).run(), "draws", MIDDLE)
+    assert found.values == {"time": [1.0, 1.0]}
+    assert found.series == {"held": [float(point) for point in range(100_000)]}
+    assert found.drawings == [Text("turn 1")]
 
 
 def order_of(note: Path) -> list[tuple[str, str]]:

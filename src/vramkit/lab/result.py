@@ -10,6 +10,7 @@ import msgspec
 
 from vramkit.lab.settings import Value
 from vramkit.report.blocks import Block
+from vramkit.report.units import Unit
 
 FORMAT = 1
 
@@ -20,7 +21,7 @@ class Quantity(msgspec.Struct, frozen=True):
     """A measured figure: its name in tables, its unit, and which direction is better."""
 
     title: str
-    unit: Literal["ms", "us", "ns", "bytes", "bytes/s", "count", "ratio"]
+    unit: Unit
     better: Literal["lower", "higher", "neither"] = "lower"
 
 

@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vramkit.driver import Driver
-from vramkit.lab.experiment import Case, Finding, Lab, Setting, Settings, Unmeasured
+from vramkit.lab.experiment import Case, Finding, Lab, Measured, Setting, Settings, Unmeasured
 from vramkit.lab.result import Quantity, Report
-from vramkit.report.blocks import Block, Table
+from vramkit.report.blocks import Block, Table, Text
 
 CASES = [Case("first"), Case("middle", "plain"), Case("middle", "locked"), Case("last")]
 SUBJECTS = {
@@ -34,6 +34,7 @@ SUBJECTS = {
     "not_a_number": "",
     "unknown_quantity": "",
     "forks": "",
+    "draws": "",
     "absent": "its package is not installed",
 }
 QUANTITIES = {"time": Quantity("time", "ms"), "room": Quantity("memory", "bytes")}
@@ -62,7 +63,7 @@ class Fake:
             raise ValueError("a deep shape needs two rounds")
         return CASES
 
-    def measure(self, case: Case, subject: str, lab: Lab) -> dict[str, float]:
+    def measure(self, case: Case, subject: str, lab: Lab) -> dict[str, float] | Measured:
         if note := str(lab.settings["note"]):
             with Path(note).open("a") as file:
                 file.write(f"{lab.repetition} {subject} {case.name} {os.getpid()}\n")
@@ -70,6 +71,9 @@ class Fake:
         assert lab.device.total_memory == 12 << 30 and not lab.driver.sim.settings().data
         if case.workload == "middle" and case.arm == "plain":
             misbehave(subject, lab)
+            if subject == "draws":
+                long = [float(point) for point in range(100_000)]
+                return Measured({"time": 1.0}, {"held": long}, [Text(f"turn {lab.repetition}")])
             if subject == "not_a_number":
                 return {"time": float("nan")}
             if subject == "unknown_quantity":
