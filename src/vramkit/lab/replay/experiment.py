@@ -36,11 +36,11 @@ QUANTITIES = {
     "in_use": Quantity("in use", "bytes", "neither"),
     "average_held": Quantity("on average", "bytes"),
     "smallest_card": Quantity("smallest card", "bytes"),
-    "fragmentation": Quantity("fragmented", "ratio"),
+    "fragmentation": Quantity("fragmented", "share"),
     "moved": Quantity("moved", "bytes"),
     "time": Quantity("time", "ms"),
     "call": Quantity("a call", "ns"),
-    "allocation_share": Quantity("in calls", "ratio"),
+    "allocation_share": Quantity("in calls", "share"),
 }
 
 
