@@ -64,13 +64,13 @@ class Cards:
         Found by bisection. Raises OutOfMemoryError if it does not fit on the largest one.
         """
         grain = max(GRAIN, program.peak_in_use >> 8)
-        too_small = program.peak_in_use // grain
-        enough = too_small + max(1, too_small // 16)
+        most = LARGEST_CARD // grain
+        too_small = (program.peak_in_use - 1) // grain
+        enough = min(too_small + max(1, too_small // 16), most)
         while not self.fits(program, subject, enough * grain):
-            if enough * grain >= LARGEST_CARD:
-                self.run(program, subject, LARGEST_CARD)
-                return LARGEST_CARD
-            too_small, enough = enough, min(2 * enough, -(-LARGEST_CARD // grain))
+            if enough == most:
+                self.run(program, subject, most * grain)  # raises its error again
+            too_small, enough = enough, min(2 * enough, most)
         while enough - too_small > 1:
             middle = (enough + too_small) // 2
             if self.fits(program, subject, middle * grain):
