@@ -86,6 +86,8 @@ unmap,0,100,0,68
 done,event,4,0,80,cuEventSynchronize
 done,stream,5,0,90,cuStreamSynchronize
 -0,0,0,95,cuMemFree_v2
++2,50,5,0,96,0,cuMemAllocAsync
+-2,0,0,97,cuMemFree_v2
 done,device,0,0,99,cuCtxSynchronize
 """
 
@@ -105,10 +107,12 @@ def test_a_recording_has_threads_streams_work_and_points_of_order(tmp_path: Path
         ("event_done", 0, 0, 0),
         ("stream_done", 0, fifth, 0),
         ("free", 0, OWN, 0),
+        ("allocate", 2, fifth, 0),
+        ("free", 2, OWN, 0),  # by a call without a stream
         ("device_done", 0, 0, 0),
     ]
-    assert trace.times.tolist() == [10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99]
-    assert trace.sizes.tolist() == [100, 200]
+    assert trace.times.tolist() == [10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 96, 97, 99]
+    assert trace.sizes.tolist() == [100, 200, 50]
     assert (trace.refused, trace.peak_in_use, trace.thread_count) == (1, 300, 2)
 
 

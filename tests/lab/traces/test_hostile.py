@@ -183,8 +183,8 @@ def deep(levels: int) -> bytes:
 
 
 def memo_bomb() -> bytes:
-    """Asks for a memo of four milliards of entries."""
-    return b"\x80\x04]r" + struct.pack("<I", 0xFFFFFFF0) + b"."
+    """Asks for a memo of a hundred million entries, which takes 1.6 GB."""
+    return b"\x80\x04]r" + struct.pack("<I", 100_000_000) + b"."
 
 
 def long_text() -> bytes:

@@ -171,6 +171,24 @@ def test_a_paced_program_takes_as_long_as_the_recording(driver: Driver) -> None:
     assert not steps(as_program(builder.build(), kernel_ns=0), Op.KERNEL)
 
 
+@pytest.mark.sim_only
+def test_waits_for_work_are_not_waited_for_twice(driver: Driver, tmp_path: Path) -> None:
+    ms = 10**6
+    trace = recorded(
+        tmp_path,
+        "+0,64,1,0,0,0",
+        f"launch,1,1,0,{ms}",
+        f"done,stream,1,0,{9 * ms}",
+        f"launch,1,1,0,{10 * ms}",
+        f"done,device,0,0,{30 * ms}",
+        f"-0,1,0,{32 * ms}",
+    )
+    device = simulated_card(driver)
+    with Pool(device=device, background=False) as pool:
+        seconds = play(as_program(trace, paced=True), OnPool(pool), device).total.wall_ns / 1e9
+    assert 0.032 <= seconds < 0.033
+
+
 # Dealing
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAP_ROWS = 24
 MEMORY = ("in_use", "held", "held_ratio", "average_held", "fragmentation", "moved")
-TIME = ("time", "call", "allocation_share")
+TIME = ("time", "call", "native_call", "allocation_share")
 FLATTERED = (
     "No kernels stand in: a block that is freed on one stream is free for all others at once. That "
     "makes allocators look better that hand memory from stream to stream."
