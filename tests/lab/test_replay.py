@@ -208,6 +208,13 @@ def test_the_smallest_card_is_found(driver: Driver) -> None:
     assert 128 * MIB <= smallest <= 160 * MIB
 
 
+@pytest.mark.parametrize("name", ["arena", "fixed_pool"])
+def test_a_card_of_an_odd_size_is_used(driver: Driver, name: str) -> None:
+    cards = Cards.beside(driver)
+    assert cards.fits(steady(32 * MIB), SUBJECTS[name], 200 * MIB + 4096)
+    assert not cards.fits(steady(32 * MIB), SUBJECTS[name], 100 * MIB + 4096)
+
+
 def test_a_program_for_no_card_is_out_of_memory(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
