@@ -75,10 +75,15 @@ def allocators() -> list[Line]:
 def held() -> list[Line]:
     report = result("changing_shapes_h200.json")
     names = {"vramkit": "", "native": "PyTorch", "native_expandable": "expandable segments"}
+    in_use = {
+        row["program"]: row["in_use_bytes"]
+        for row in report["rows"]
+        if row["allocator"] == "native"
+    }
     ratios: dict[str, list[float]] = {name: [] for name in names}
     for row in report["rows"]:
         if not row["error"]:
-            ratios[row["allocator"]].append(row["held_bytes"] / row["in_use_bytes"])
+            ratios[row["allocator"]].append(row["held_bytes"] / in_use[row["program"]])
     count = len(ratios["vramkit"])
     lines = []
     for what, of in (("median", statistics.median), ("worst", max)):
