@@ -12,6 +12,7 @@ from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
 from vramkit.report import blocks
+from vramkit.report.chart_table import bar_table, line_table
 from vramkit.report.terminal_memory import bars_lines, memory_map_lines
 from vramkit.report.terminal_timeline import timeline_lines
 
@@ -23,6 +24,21 @@ TONES: dict[blocks.Tone, str] = {
     "bad": "red",
 }
 SIGNS: dict[blocks.Tone, str] = {"plain": "·", "good": "✓", "note": "i", "warning": "!", "bad": "✗"}
+
+
+def print_document(console: Console, document: blocks.Document) -> None:
+    title = RichText(document.title, style="bold")
+    if document.simulated is not None:
+        title.append(f"  simulated, {document.simulated}", style="yellow")
+    console.print(title)
+    console.print(code_spans(document.summary))
+    console.print()
+    for name, value in document.facts:
+        console.print(RichText.assemble((f"{name}: ", "dim"), value))
+    for number, section in enumerate(document.sections, 1):
+        print_heading(console, number, section.title)
+        for block in section.blocks:
+            print_block(console, block)
 
 
 def print_heading(console: Console, number: int, title: str) -> None:
@@ -38,6 +54,10 @@ def print_block(console: Console, block: blocks.Block) -> None:
             drawn: RenderableType = Group(*timeline_lines(block, width, colour=colour))
         case blocks.Bars():
             drawn = Group(*bars_lines(block, width))
+        case blocks.BarChart():
+            drawn = table(bar_table(block))
+        case blocks.LineChart():
+            drawn = table(line_table(block))
         case blocks.MemoryMap():
             drawn = Group(*memory_map_lines(block, width))
         case _:
