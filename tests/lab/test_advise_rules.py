@@ -1,12 +1,10 @@
 """Advice from figures whose right answer is known."""
 
-from array import array
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramkit.lab.advise.observed import Observed, Timing, lasting_bytes
+from vramkit.lab.advise.observed import Observed, Timing, lasting_bytes, timing_of
 from vramkit.lab.advise.rules import (
     CONTEXT_BYTES,
     IDLE,
@@ -17,7 +15,7 @@ from vramkit.lab.advise.rules import (
     Pooled,
     advise,
 )
-from vramkit.lab.program import ProgramBuilder
+from vramkit.lab.traces import TraceBuilder
 
 GIB = 1 << 30
 CARD = Card("a card of 24 GiB", 24 * GIB, 25e9, 100e-6, 50e-6)
@@ -182,25 +180,81 @@ def test_any_figures_give_whole_advice(peak, lasting, held, pooled, seconds, lev
 
 
 def test_what_lasts_is_the_least_in_use_between_start_and_end():
-    build = ProgramBuilder("steps")
-    weights = [build.allocate(100) for _ in range(10)]
+    build = TraceBuilder("steps", "plain")
+    weights = range(10)
+    for block in weights:
+        build.allocate(block, 100)
     for _ in range(20):
-        work = [build.allocate(7) for _ in range(5)]
-        for block in work:
+        for block in range(100, 105):
+            build.allocate(block, 7)
+        for block in range(100, 105):
             build.free(block)
     for block in weights:
         build.free(block)
-    program = build.build()
-    assert program.peak_in_use == 1035
-    assert lasting_bytes(program) == 1000
+    trace = build.build()
+    assert trace.peak_in_use == 1035
+    assert lasting_bytes(trace) == 1000
 
 
 def test_a_program_without_a_steady_state_has_little_that_lasts():
-    build = ProgramBuilder("up and down")
+    build = TraceBuilder("up and down", "plain")
     for _ in range(10):
-        build.free(build.allocate(100))
+        build.allocate("block", 100)
+        build.free("block")
     assert lasting_bytes(build.build()) == 0
-    assert isinstance(build.build().sizes, array)
+
+
+def busy(*calls: tuple[object, ...]) -> Timing:
+    """Of a recording of these calls, a millisecond apart."""
+    build = TraceBuilder("recorded", "vramkit record", timed=True)
+    for index, (name, *arguments) in enumerate(calls):
+        getattr(build, str(name))(*arguments, at=index * 1_000_000)
+    return timing_of(build.build())
+
+
+def test_the_card_is_idle_from_the_end_of_all_work_to_the_next_launch():
+    found = busy(
+        ("allocate", "block", 100),
+        ("launch", 3, "stream"),
+        ("stream_done", "stream"),  # 2 ms
+        ("free", "block"),
+        ("allocate", "block", 100),
+        ("launch", 1, "stream"),  # 5 ms
+        ("device_done",),
+        ("free", "block"),
+    )
+    assert found == Timing(7e-3, pytest.approx(3e-3), 2, 2, 4)
+
+
+def test_work_on_another_stream_keeps_the_card_busy():
+    found = busy(
+        ("launch", 1, "one"),
+        ("launch", 1, "other"),
+        ("stream_done", "one"),
+        ("launch", 1, "one"),
+        ("device_done",),
+    )
+    assert found.idle_seconds == 0
+
+
+def test_an_event_tells_only_of_what_was_launched_before_it():
+    before = (("launch", 1, "stream"), ("record", "event", "stream"))
+    done, launch = ("event_done", "event"), ("launch", 1, "stream")
+    known = busy(*before, done, ("record", "later", "stream"), launch)
+    assert known.idle_seconds == pytest.approx(2e-3)
+    unknown = busy(*before, launch, done, launch)
+    assert unknown.idle_seconds == 0
+
+
+def test_before_the_first_launch_and_after_the_last_nothing_is_called_idle():
+    found = busy(
+        ("device_done",),
+        ("allocate", "block", 100),
+        ("launch", 1, "stream"),
+        ("device_done",),
+        ("free", "block"),
+    )
+    assert found.idle_seconds == 0
 
 
 def test_the_thresholds_are_those_of_the_documentation():

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from vramkit.lab.program import Op, Program
+from vramkit.lab.traces.trace import Kind, Trace
 
 Level = Literal["driver", "tensors"]
 """What the trace recorded: what the driver was asked for, or what a framework's allocator was."""
@@ -18,8 +18,9 @@ class Timing(msgspec.Struct, frozen=True):
     seconds: float
     """From the first call to the last."""
     idle_seconds: float
-    """In which nothing was queued on the card for certain: from the moment the host knew all work
-    to be complete to the next launch. The card may have been idle longer."""
+    """Between the first launch and the last, in which no kernel was queued for certain: from the
+    moment the host knew all to be complete to the next launch. It may have been longer; copies are
+    not in a trace."""
     allocations: int
     """Calls that asked the driver for memory."""
     frees: int
@@ -51,32 +52,71 @@ class Observed(msgspec.Struct, frozen=True):
         return self.peak - self.lasting
 
 
-def observe(
-    program: Program, *, level: Level, held: int | None = None, timing: Timing | None = None
-) -> Observed:
+def observe(trace: Trace) -> Observed:
     return Observed(
-        program.name,
-        level,
-        program.allocations,
-        program.peak_in_use,
-        lasting_bytes(program),
-        held,
-        timing,
+        trace.name,
+        "driver" if trace.has_work else "tensors",
+        trace.allocations,
+        trace.peak_in_use,
+        lasting_bytes(trace),
+        trace.held,
+        timing_of(trace) if trace.has_work else None,
     )
 
 
-def lasting_bytes(program: Program) -> int:
+def lasting_bytes(trace: Trace) -> int:
     """Of the allocations and frees, the first and the last quarter do not count: there a program
     starts and ends."""
     events = [
-        (op, block)
-        for op, block in zip(program.ops, program.what, strict=True)
-        if op in (Op.ALLOCATE, Op.FREE)
+        (kind, block)
+        for kind, block in zip(trace.kinds, trace.what, strict=True)
+        if kind in (Kind.ALLOCATE, Kind.FREE)
     ]
-    in_use, least = 0, program.peak_in_use
-    for index, (op, block) in enumerate(events):
-        size = program.sizes[block]
-        in_use += size if op == Op.ALLOCATE else -size
+    in_use, least = 0, trace.peak_in_use
+    for index, (kind, block) in enumerate(events):
+        size = trace.sizes[block]
+        in_use += size if kind == Kind.ALLOCATE else -size
         if len(events) <= 4 * index < 3 * len(events):
             least = min(least, in_use)
     return least
+
+
+def timing_of(trace: Trace) -> Timing:
+    """Of a trace with times, launches and points where work completed."""
+    counts = {kind: 0 for kind in Kind}
+    running: set[int] = set()  # streams with kernels that may not be complete
+    recorded: dict[int, tuple[int, int]] = {}  # stream, and its launches so far, by event
+    launched: dict[int, int] = {}  # launches, by stream
+    idle = 0
+    idle_since: int | None = None
+    for kind, what, stream, at in zip(
+        trace.kinds, trace.what, trace.streams, trace.times, strict=True
+    ):
+        counts[Kind(kind)] += what if kind == Kind.LAUNCH else 1
+        if kind == Kind.LAUNCH:
+            if idle_since is not None:
+                idle += max(at - idle_since, 0)
+                idle_since = None
+            running.add(stream)
+            launched[stream] = launched.get(stream, 0) + 1
+            continue
+        if kind == Kind.RECORD:
+            recorded[what] = stream, launched.get(stream, 0)
+        elif kind == Kind.EVENT_DONE and what in recorded:
+            on, before = recorded[what]
+            if launched.get(on, 0) == before:
+                running.discard(on)
+        elif kind == Kind.STREAM_DONE:
+            running.discard(stream)
+        elif kind == Kind.DEVICE_DONE:
+            running.clear()
+        if launched and not running and idle_since is None:
+            idle_since = at
+    passed = max(trace.times) - min(trace.times) if trace.times else 0
+    return Timing(
+        passed * 1e-9,
+        idle * 1e-9,
+        counts[Kind.ALLOCATE],
+        counts[Kind.FREE],
+        counts[Kind.LAUNCH],
+    )

@@ -36,9 +36,8 @@ class Prediction(msgspec.Struct, frozen=True):
     bound: Literal["about", "at most", "at least"]
 
     @property
-    def text(self) -> str:
-        shown = {"bytes": bytes_text, "s": time_text, "share": share_text}[self.unit](self.value)
-        return f"{self.what}: {self.bound} {shown}"
+    def shown(self) -> str:
+        return {"bytes": bytes_text, "s": time_text, "share": share_text}[self.unit](self.value)
 
 
 class Advice(msgspec.Struct, frozen=True):
