@@ -89,6 +89,26 @@ def test_the_command_in_a_result_measures_the_same_again(
 
 
 @pytest.mark.usefixtures("driver")
+def test_the_experiment_of_the_documentation_runs(
+    vramkit_here: VramkitHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "lab.md").read_text("utf-8")
+    (tmp_path / "my_lab.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    chosen = ("--driver", "sim", "--repetitions", "2", "--set", "size=64KiB", "--json")
+    done = vramkit_here("lab", "my_lab:FILLS", *chosen)
+    assert done.status == 0, done.stderr
+    document = json.loads(done.stdout)
+    times = {(row["workload"], row["subject"]): row["values"]["time"] for row in document["rows"]}
+    assert len(times) == 4 and document["settings"] == {"size": 64 << 10}
+    for subject in ("call", "kernel"):
+        once, many = times["once", subject], times["many", subject]
+        # The virtual clock repeats exactly.
+        assert once[0] == once[1] and many[0] == many[1] and once[0] < many[0]
+
+
+@pytest.mark.usefixtures("driver")
 def test_nothing_measured_is_a_problem(vramkit_here: VramkitHere) -> None:
     only = ("lab", NAME, "--driver", "sim", "--cases", "middle/plain", "--repetitions", "1")
     assert vramkit_here(*only, "--subjects", "raises").status == 1
