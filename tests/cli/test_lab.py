@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from lab.runs import NAME, PROGRAMS, ends, report, row
 
-from vramkit.lab.result import load, save
+from vramkit.cli.lab.run import Keeper
+from vramkit.lab.result import Report, load, save
 
 from .support import SETTINGS, VramkitHere
 
@@ -249,6 +250,27 @@ def test_a_full_disk_does_not_end_the_run(
     assert done.status == 1
     assert "4 rows have figures." in done.stdout
     assert "the last figures are not in a.json: [Errno 28] No space left" in done.stderr
+
+
+def test_writing_takes_a_twentieth_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    kept: list[int] = []
+
+    def slow_save(report: Report, path: Path) -> None:
+        nonlocal now
+        now += 2.0
+        kept.append(report.seed)
+
+    monkeypatch.setattr("vramkit.lab.result.save", slow_save)
+    keeper = Keeper(tmp_path / "a.json", lambda: now)
+    for seed in range(100):
+        keeper.keep(report(seed=seed))
+        now += 1.0
+    assert kept == [0, 38, 76]
+    keeper.keep_now(report(seed=100))
+    assert kept[-1] == 100
 
 
 # The end of a run from outside: real processes
