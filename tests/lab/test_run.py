@@ -164,6 +164,7 @@ def test_a_subject_that_hangs_is_ended_with_what_it_started(
     assert (row.outcome, row.why) == ("timed out", "no result after 120 s")
     assert row_of(found, subject, Case("middle", "locked")).outcome == "measured"
     assert len(pids) == 2 and all(ends(pid) for pid in pids)
+    assert (tmp_path / "wait.over").exists() is (subject == "hangs")
 
 
 def test_the_time_limit_of_the_run_keeps_what_was_measured(tmp_path: Path) -> None:

@@ -131,7 +131,8 @@ def misbehave(subject: str, lab: Lab) -> None:
 
 @contextmanager
 def started(lab: Lab) -> Iterator[None]:
-    """A program of the subject's; `wait` says the numbers of both processes."""
+    """A program of the subject's; `wait` says the numbers of both processes, and `wait`.over that
+    the subject was given the time to end it."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     wait = str(lab.settings["wait"])
     Path(f"{wait}.new").write_text(f"{os.getpid()} {child.pid}")
@@ -141,6 +142,7 @@ def started(lab: Lab) -> Iterator[None]:
     finally:
         child.kill()
         child.wait()
+        Path(f"{wait}.over").touch()
 
 
 FAKE = Fake()
