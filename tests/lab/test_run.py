@@ -38,6 +38,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
         ("full", "out of memory", "OutOfMemoryError: cuMemAlloc"),
         ("aborts", "failed", "ended by SIGABRT"),
         ("killed", "failed", "ended by SIGKILL"),
+        ("killed_by_another_signal", "failed", "ended by signal 40"),
         ("leaves", "failed", "exit status 7: no way on"),
         ("chatters", "failed", "exit status 1: last words é"),
         ("cannot", "not here", "it has no such operation"),

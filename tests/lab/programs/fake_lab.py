@@ -24,6 +24,7 @@ SUBJECTS = {
     "full": "",
     "aborts": "",
     "killed": "",
+    "killed_by_another_signal": "",
     "leaves": "",
     "hangs": "",
     "ignores_the_end": "",
@@ -99,6 +100,8 @@ def misbehave(subject: str, lab: Lab) -> None:
             os.abort()
         case "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "killed_by_another_signal":
+            os.kill(os.getpid(), 40)
         case "leaves":
             print("no way on", file=sys.stderr, flush=True)
             os._exit(7)
