@@ -204,7 +204,7 @@ def test_what_pytorch_recorded_becomes_a_trace(tmp_path: Path) -> None:
         event("snapshot", 0),
     ]
     left = {"address": 100, "requested_size": 500, "state": "active_allocated"}
-    segment = {"device": 1, "stream": 0, "blocks": [left]}
+    segment = {"device": 1, "stream": 0, "total_size": 2 << 20, "blocks": [left]}
     snapshot = {"device_traces": [[], events], "segments": [segment]}
     trace = trace_of("work", snapshot, 1)
     assert (trace.stream_count, trace.peak_in_use) == (2, 4000)

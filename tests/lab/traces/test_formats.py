@@ -13,7 +13,16 @@ from vramkit.driver import Driver, OutOfMemoryError
 from vramkit.lab.traces import read_traces, write_plain
 from vramkit.resources import DirectResource, Recording
 
-from .support import RECORD_HEADER, RMM_HEADER, event, events, snapshot, snapshot_file, written
+from .support import (
+    RECORD_HEADER,
+    RMM_HEADER,
+    SEGMENT,
+    event,
+    events,
+    snapshot,
+    snapshot_file,
+    written,
+)
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 OWN = -1
@@ -193,6 +202,18 @@ def test_a_snapshot_is_a_trace_for_each_device(tmp_path: Path) -> None:
     assert traces[0].sizes.tolist() == [10, 30]
     assert traces[0].times.tolist() == [5000, 6000, 9000]
     assert [row[0] for row in events(traces[1])] == ["allocate", "free"]
+
+
+def test_a_snapshot_says_what_its_own_allocator_held(tmp_path: Path) -> None:
+    changes = [
+        event("segment_alloc", 4096, 3 << 20),
+        event("alloc", 4096, 10),
+        event("segment_map", 1 << 30, 5 << 20),
+        event("segment_free", 1 << 30, 7 << 20),
+        event("free_requested", 4096, 10),
+    ]
+    (trace,) = read_traces(snapshot_file(tmp_path, snapshot(changes)))
+    assert trace.held == SEGMENT + (7 << 20)
 
 
 def test_what_a_snapshot_does_not_see_allocated_was_there_before(tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ def about(trace: Trace, settings: Settings) -> Text:
     blocks = f"{count_text(trace.allocations, 'block')}, {bytes_text(trace.peak_in_use)} at a time"
     places = [count_text(trace.stream_count, "stream"), count_text(trace.thread_count, "thread")]
     sentences = [f"`{trace.name}`{by}: {blocks}, on {' and '.join(places)}."]
+    if trace.held is not None:
+        held = bytes_text(trace.held)
+        sentences.append(f"The program's own allocator held {held} at most when it was recorded.")
     if trace.refused:
         failed = count_text(trace.refused, "allocation")
         sentences.append(f"{failed} that failed when it was recorded are not replayed.")
