@@ -15,9 +15,11 @@ from vramkit.lab.player import play
 from vramkit.lab.program import Program, ProgramBuilder
 from vramkit.lab.replay import REPLAY
 from vramkit.lab.replay.cards import Cards
+from vramkit.lab.replay.settings import read_once, trace_named, traces
 from vramkit.lab.replay.watched import MOST_POINTS, Watched
 from vramkit.lab.result import Report, Row
 from vramkit.lab.subjects import SUBJECTS
+from vramkit.lab.traces import TraceError
 from vramkit.report.blocks import LineChart, MemoryMap, Table, Text
 
 from .played import OnPool, simulated_card
@@ -139,6 +141,21 @@ def test_several_files_and_traces_of_one_name(capsys: pytest.CaptureFixture[str]
     found = replayed(capsys, *files, "--quick", "--subjects", "direct")
     assert row(found, "direct").values["in_use"] == [100 * MIB]
     assert row(found, "direct", workload="t (2)").values["in_use"] == [200 * MIB]
+
+
+def test_only_the_file_of_a_trace_is_read() -> None:
+    Path("other").mkdir()
+    names = ("a.csv", "b,c.csv", "other/a.csv", "a.b.csv")
+    files = [str(trace_file(name, mebibytes=size)) for size, name in enumerate(names, 1)]
+    settings = {"traces": files}
+    found = traces(settings)
+    assert list(found) == ["a", "b_c", "a (2)", "a.b"]
+    read_once.cache_clear()
+    Path("b,c.csv").unlink()
+    for name in ("a", "a (2)", "a.b"):
+        assert trace_named(settings, name) == found[name]
+    with pytest.raises(TraceError, match="b,c.csv: cannot be read"):
+        trace_named(settings, "b_c")
 
 
 @pytest.mark.parametrize(

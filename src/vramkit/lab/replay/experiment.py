@@ -16,6 +16,7 @@ from vramkit.lab.replay.settings import (
     WITH_LIMIT,
     cards,
     program_of,
+    trace_named,
     traces,
 )
 from vramkit.lab.replay.watched import Watched
@@ -71,7 +72,7 @@ class Replay:
         return [Case(name, arm) for name in traces(settings) for arm in arms]
 
     def measure(self, case: Case, subject: str, lab: Lab) -> Measured:
-        trace, one = traces(lab.settings)[case.workload], SUBJECTS[subject]
+        trace, one = trace_named(lab.settings, case.workload), SUBJECTS[subject]
         if case.arm == "":
             return _measured(trace, one, lab)
         if case.arm == WITH_LIMIT:
