@@ -154,7 +154,7 @@ def test_only_the_file_of_a_trace_is_read() -> None:
     Path("b,c.csv").unlink()
     for name in ("a", "a (2)", "a.b"):
         assert trace_named(settings, name) == found[name]
-    with pytest.raises(TraceError, match="b,c.csv: cannot be read"):
+    with pytest.raises(TraceError, match=r"b,c\.csv: cannot be read"):
         trace_named(settings, "b_c")
 
 
