@@ -211,8 +211,10 @@ def test_a_snapshot_says_what_its_own_allocator_held(tmp_path: Path) -> None:
         event("segment_map", 1 << 30, 5 << 20),
         event("segment_free", 1 << 30, 7 << 20),
         event("free_requested", 4096, 10),
+        {"action": "oom", "device_free": 0, "size": 9 << 30, "stream": 0, "frames": []},
     ]
     (trace,) = read_traces(snapshot_file(tmp_path, snapshot(changes)))
+    assert trace.refused == 1
     assert trace.held == SEGMENT + (7 << 20)
 
 

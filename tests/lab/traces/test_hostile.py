@@ -82,7 +82,9 @@ def recording(*records: tuple[int, ...]) -> bytes:
         (RMM_HEADER + "1,noon,allocate,0x1,2,0x0\n", "line 2: the time is 'noon'"),
         (RMM_HEADER + "1,12:00:00.000000,free,0x1,2,0x0\n", "line 2: block 0x1 is freed, but not"),
         (RMM_HEADER + "1\0,12:00:00.000000,free,0x1,2,0x0\n", r"line 2: the thread is '1\\x00'"),
+        (RMM_HEADER, "nothing was allocated"),
         # Recording
+        (recording(), "nothing was allocated"),
         (recording((9, 1, 1, 1, 1, 1, 1)), "record 1: 9 is not a valid Operation"),
         (recording((1, 1, 1, 1, 1, 1, 2**64 - 1)), r"record 1: its time is \d+ ns"),
         (recording((2, 1, 1, 1, 1, 1, 1)), "record 1: block 1 is freed, but not in use"),
