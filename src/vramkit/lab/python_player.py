@@ -296,7 +296,7 @@ class _Meeting:
         """Of those who wait for theirs, by step: only the next one is to wake up."""
         self._told: dict[int, tuple[int, float]] = {}
         self._arrived = 0
-        self._latest = 0.0
+        self._latest = clock.now()  # no thread begins before the one that starts them
         self._round = 0
         self._section = 0
         self.walls = [0.0] * len(program.sections)
