@@ -22,8 +22,9 @@ from vramkit.lab.subjects import SUBJECTS
 from vramkit.lab.traces import TraceError
 from vramkit.report.blocks import LineChart, MemoryMap, Table, Text
 
-from .played import OnPool, simulated_card
+from .played import simulated_card
 from .runs import report
+from .support import Plain
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -200,12 +201,12 @@ def test_what_is_watched_is_what_happened(driver: Driver) -> None:
     device = simulated_card(driver, 1)
     looks: list[int] = []
     with Pool(device=device, background=False) as pool:
-        first = Watched(OnPool(pool))
+        first = Watched(Plain(pool))
         play(program, first, device, measure="memory")
         at = first.peak_at()
     assert at == 1001
     with Pool(device=device, background=False) as pool:
-        second = Watched(OnPool(pool), at, lambda: looks.append(pool.stats().current_usage))
+        second = Watched(Plain(pool), at, lambda: looks.append(pool.stats().current_usage))
         play(program, second, device, measure="memory")
     assert looks == [64 * MIB]
     series = first.series()
@@ -213,7 +214,7 @@ def test_what_is_watched_is_what_happened(driver: Driver) -> None:
     assert series["event"][-1] == 1003  # asked once more at the end
     assert max(series["in_use"]) == 64 * MIB  # one event of a thousand
     assert max(series["held"]) >= 64 * MIB
-    assert Watched(OnPool(pool)).series() == {"event": [], "in_use": [], "held": []}
+    assert Watched(Plain(pool)).series() == {"event": [], "in_use": [], "held": []}
 
 
 def test_the_smallest_card_is_found(driver: Driver) -> None:
