@@ -10,7 +10,7 @@ import pytest
 from vramkit import Pool
 from vramkit.cli import main
 from vramkit.driver import Driver, OutOfMemoryError
-from vramkit.lab.experiment import Unmeasured
+from vramkit.lab.experiment import Measured, Unmeasured
 from vramkit.lab.player import play
 from vramkit.lab.program import Program, ProgramBuilder
 from vramkit.lab.replay import REPLAY
@@ -20,6 +20,7 @@ from vramkit.lab.replay.watched import MOST_POINTS, Watched
 from vramkit.lab.result import Report, Row
 from vramkit.lab.subjects import SUBJECTS
 from vramkit.lab.traces import TraceError
+from vramkit.lab.worker import checked
 from vramkit.report.blocks import LineChart, MemoryMap, Table, Text
 
 from .played import simulated_card
@@ -244,6 +245,13 @@ def test_a_program_for_no_card_is_out_of_memory(
 def test_peers_are_not_asked_for_simulated_cards(driver: Driver) -> None:
     with pytest.raises(Unmeasured, match="cards of other sizes are simulated ones: RMM runs on"):
         Cards.beside(driver).fits(steady(MIB), SUBJECTS["rmm_pool"], GIB)
+
+
+def test_a_series_that_is_not_finite_is_no_result() -> None:
+    with pytest.raises(ValueError, match="the series held has a value that is not finite"):
+        checked(REPLAY, Measured({"held": 1.0}, {"held": [1.0, float("nan")]}))
+    found = checked(REPLAY, Measured({"held": 1}, {"held": [2.0]}, [Text("about")]))
+    assert found == Measured({"held": 1.0}, {"held": [2.0]}, [Text("about")])
 
 
 # What it says, from figures made by hand
