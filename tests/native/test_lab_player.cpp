@@ -235,7 +235,7 @@ TEST(changed_columns_are_refused_or_played) {
     const auto below = [&](std::uint32_t most) { return random() % most; };
     Fixture fixture(0, "off");
     int accepted = 0, refused = 0;
-    for (int round = 0; round < testing::rounds(400, 20000); ++round) {
+    for (int round = 0; round < testing::rounds(400, 4000); ++round) {
         Writer writer = handed_over(6, 3, round % 2 == 0);
         const std::size_t steps = writer.ops.size();
         for (std::uint32_t changes = 1 + below(3); changes > 0; --changes) {
