@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 
 from vramkit.report import blocks
+from vramkit.report.chart_table import bar_table, line_table
 from vramkit.report.highlight import highlighted_lines
 from vramkit.report.html_memory import bars_html, memory_map_html
 from vramkit.report.html_text import inline
@@ -78,6 +79,10 @@ def _block(block: blocks.Block) -> str:
             return timeline_html(block)
         case blocks.Bars():
             return bars_html(block)
+        case blocks.BarChart():
+            return _table(bar_table(block))
+        case blocks.LineChart():
+            return _table(line_table(block))
         case blocks.MemoryMap():
             return memory_map_html(block)
         case blocks.Conflict():

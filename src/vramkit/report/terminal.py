@@ -12,6 +12,7 @@ from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
 from vramkit.report import blocks
+from vramkit.report.chart_table import bar_table, line_table
 from vramkit.report.terminal_memory import bars_lines, memory_map_lines
 from vramkit.report.terminal_timeline import timeline_lines
 
@@ -38,6 +39,10 @@ def print_block(console: Console, block: blocks.Block) -> None:
             drawn: RenderableType = Group(*timeline_lines(block, width, colour=colour))
         case blocks.Bars():
             drawn = Group(*bars_lines(block, width))
+        case blocks.BarChart():
+            drawn = table(bar_table(block))
+        case blocks.LineChart():
+            drawn = table(line_table(block))
         case blocks.MemoryMap():
             drawn = Group(*memory_map_lines(block, width))
         case _:

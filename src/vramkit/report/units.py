@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+Unit = Literal["s", "ms", "us", "ns", "bytes", "bytes/s", "count", "ratio", "share"]
+"""Of values in plain figures. A ratio reads 1.50×, a share of 0.5 reads 50 %."""  # noqa: RUF001
+
+SECONDS: dict[Unit, float] = {"s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+
 
 def _scaled(value: float, units: tuple[tuple[float, str], ...]) -> str:
     # A value that rounds up to the next unit takes it: 1.00 µs, not 1000 ns.
@@ -36,6 +43,29 @@ def rate_text(bytes_per_second: float) -> str:
 
 def time_text(seconds: float) -> str:
     return _scaled(seconds, ((1, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")))
+
+
+def value_text(value: float, unit: Unit) -> str:
+    """A figure of any unit: 12.3 ms, 2 MiB, 55.4 GB/s, 1.20 M, 1.50×, 0.99 %."""  # noqa: RUF002
+    match unit:
+        case "bytes":
+            return bytes_text(value)
+        case "bytes/s":
+            return rate_text(value)
+        case "count":
+            return _count(value)
+        case "ratio":
+            return f"{_scaled(value, ((1, ''),)).strip()}×"  # noqa: RUF001
+        case "share":
+            return _scaled(value * 100, ((1, "%"),))
+        case _:
+            return time_text(value * SECONDS[unit])
+
+
+def _count(value: float) -> str:
+    if value == int(value) and abs(value) < 100_000:
+        return f"{int(value):,}"
+    return _scaled(value, ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))).strip()
 
 
 def version_text(version: int) -> str:
