@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from vramkit.report.units import Unit
+
 FORMAT = 1
 
 Outcome = Literal["measured", "out of memory", "failed", "timed out", "not here", "not run"]
@@ -17,7 +19,7 @@ class Quantity(msgspec.Struct, frozen=True):
     """A measured figure: its name in tables, its unit, and which direction is better."""
 
     title: str
-    unit: Literal["ms", "us", "ns", "bytes", "bytes/s", "count", "ratio"]
+    unit: Unit
     better: Literal["lower", "higher", "neither"] = "lower"
 
 
