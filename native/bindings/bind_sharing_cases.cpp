@@ -86,11 +86,16 @@ std::pair<uint64_t, double> take_turns(Device& device, uint64_t add, unsigned bl
     return {taken.launches, taken.seconds};
 }
 
+std::pair<uint64_t, uint64_t> program_bytes(uint64_t program) {
+    return {3 * lab::array_bytes(program), lab::footprint(program)};
+}
+
 }  // namespace
 
 void bind_sharing_cases(nb::module_& module) {
-    def(module, "sharing_footprint", &lab::footprint, nb::arg("program"),
-        "Bytes of the card that a program of so many bytes takes.");
+    def(module, "sharing_bytes", &program_bytes, nb::arg("program"),
+        "Of a program of so many bytes: those that a launch uses, and those that it takes of the "
+        "card.");
     def(module, "sharing_switch", &one_switch, nb::arg("device"), nb::arg("add"), nb::arg("blocks"),
         nb::arg("mode"), nb::arg("program"), nb::arg("more"), nb::arg("number"), nb::arg("empty"),
         "Seconds of a launch, and those at which switch `number` (from 1) and the first launch "

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from vramkit.lab.experiment import Experiment
+from vramkit.lab.sharing import SHARING
 
-EXPERIMENTS: dict[str, Experiment] = {}
+EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in (SHARING,)}
