@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Literal
@@ -42,7 +43,7 @@ Verdict = Literal["lower", "higher", "no difference", "too few"]
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Of one figure from another, as a part of the other: -0.1 is 10 % lower.
+    """Of one figure from another, as a part of the other: -0.1 is 10 % lower; inf: from zero.
 
     `least` and `most` come from the percentiles at the far and the near ends.
     """
@@ -57,19 +58,12 @@ def compare(values: Sequence[float], other: Sequence[float]) -> Difference:
     """Whether the first are lower or higher than the others, beyond what repetitions scatter.
 
     A difference is one where the percentiles do not overlap (p90 of the one below p10 of the
-    other), the medians are more than NOISE apart and both have FEWEST values. Figures that repeat
-    exactly need only one. Raises ValueError without values.
+    other), the medians are more than NOISE apart and both have FEWEST values. Of figures that
+    repeat exactly two are enough. No value is below zero. Raises ValueError without values.
     """
     here, there = Spread.of(values), Spread.of(other)
-    if there.median == 0:
-        same = here.median == 0
-        relative = 0.0 if same else float("inf")
-        return Difference("no difference" if same else "higher", relative, relative, relative)
-    relative = here.median / there.median - 1
-    ends = sorted(
-        (here.p10 / (there.p90 or there.median) - 1, here.p90 / (there.p10 or there.median) - 1)
-    )
-    if abs(relative) <= NOISE:
+    low, high = sorted((here.median, there.median))
+    if high <= low * (1 + NOISE):
         verdict: Verdict = "no difference"
     elif min(here.count, there.count) < FEWEST and not _exact(values, other):
         verdict = "too few"
@@ -79,7 +73,18 @@ def compare(values: Sequence[float], other: Sequence[float]) -> Difference:
         verdict = "higher"
     else:
         verdict = "no difference"
-    return Difference(verdict, relative, *ends)
+    return Difference(
+        verdict,
+        _part(here.median, there.median),
+        _part(here.p10, there.p90),
+        _part(here.p90, there.p10),
+    )
+
+
+def _part(value: float, other: float) -> float:
+    if other:
+        return value / other - 1
+    return math.inf if value else 0.0
 
 
 def _exact(*samples: Sequence[float]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from vramkit.lab.claims import findings as judged
-from vramkit.lab.experiment import Case, Finding, Lab, Settings
+from vramkit.lab.experiment import Case, Finding, Lab, Setting, Settings
 from vramkit.lab.result import Quantity, Report
 from vramkit.lab.sharing import tables
 from vramkit.lab.sharing.cases import MODES, SwitchCase, all_cases
@@ -28,7 +28,6 @@ class Sharing:
         "fault of 4 KiB) and on one with the figures of an H200, whatever profile was asked for. "
         "Times are virtual and repeat exactly: one repetition says all."
     )
-    needs_card = False
     quantities: ClassVar[dict[str, Quantity]] = {
         "switch": Quantity("a switch adds", "s"),
         "bytes_in": Quantity("to the card", "bytes"),
@@ -37,6 +36,15 @@ class Sharing:
         "turn": Quantity("a turn lasts", "s", "neither"),
     }
 
+    settings = (
+        Setting(
+            "extent",
+            "short",
+            "whole: all amounts, quanta and windows, on both machines",
+            choices=("short", "whole"),
+        ),
+    )
+
     def simulator(self, settings: Settings) -> dict[str, object]:
         return {"profile": "memory-sharing", "data": "off", "checker": "off"}
 
@@ -44,7 +52,7 @@ class Sharing:
         return dict.fromkeys(MODES, missing(driver))
 
     def cases(self, settings: Settings) -> list[Case]:
-        return list(all_cases(settings.get("extent") == "whole"))
+        return list(all_cases(settings["extent"] == "whole"))
 
     def measure(self, case: Case, subject: str, lab: Lab) -> dict[str, float]:
         from vramkit.lab.sharing.measure import switch, turns
