@@ -7,8 +7,10 @@ from typing import cast
 
 from vramkit.lab.experiment import Experiment
 from vramkit.lab.sharing import SHARING
+from vramkit.lab.weights import SWEEP, WEIGHTS
 
-EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in (SHARING,)}
+_ALL: tuple[Experiment, ...] = (WEIGHTS, SWEEP, SHARING)
+EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in _ALL}
 
 
 def find(name: str) -> Experiment:

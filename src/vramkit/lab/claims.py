@@ -12,10 +12,11 @@ from vramkit.lab.experiment import Case, Finding
 from vramkit.lab.result import Report
 from vramkit.report.blocks import Table, Tone
 
-Verdict = Literal["confirmed", "not confirmed", "in its model only", "not measured here"]
+Verdict = Literal["confirmed", "in part", "not confirmed", "in its model only", "not measured here"]
 
 TONES: dict[Verdict, Tone] = {
     "confirmed": "good",
+    "in part": "note",
     "not confirmed": "warning",
     "in its model only": "note",
     "not measured here": "plain",

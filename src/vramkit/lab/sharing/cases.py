@@ -113,8 +113,8 @@ def switch_cases() -> list[SwitchCase]:
 
 
 def turns_cases(whole: bool) -> list[TurnsCase]:
-    """A part of them varies one of amount, quantum and window around 12 GiB, 30 s and 32 launches on
-    the study's machine, and has that case on the other one."""
+    """A part of them varies one of amount, quantum and window around 12 GiB, 30 s and 32 launches
+    on the study's machine, and has that case on the other one."""
     if whole:
         return [TurnsCase(*each) for each in product((STUDY, H200), GIBS, QUANTA, WINDOWS)]
     around = [

@@ -128,10 +128,10 @@ def _shares(report: Report) -> Iterator[Claim]:
 def _elsewhere() -> Iterator[Claim]:
     """What no simulated card can tell."""
     rate = 1 / FAULT_SECONDS
+    part = _percent(QUANTUM * rate * PAGE / PROGRAM)
     yield Claim(
         "60 % of the pages come in 30 s, at 66,000 faults a second",
-        f"{_percent(QUANTUM * rate * PAGE / PROGRAM)} of 12 GiB, at {rate:,.0f}: arithmetic of one fault "
-        "after the other.",
+        f"{part} of 12 GiB, at {rate:,.0f}: arithmetic of one fault after the other.",
         "in its model only",
         "30 s / 15 us x 4 KiB / 12 GiB",
     )

@@ -26,7 +26,7 @@ class Sharing:
         "does a switch cost by paging, prefetch and swap, and what share of the time is left for "
         "computing? Two programs of 12 GiB take turns on the study's card (16 GB/s, 15 us for a "
         "fault of 4 KiB) and on one with the figures of an H200, whatever profile was asked for. "
-        "Times are virtual and repeat exactly: one repetition says all."
+        "Times are virtual and repeat exactly: `--repetitions 1` says all."
     )
     quantities: ClassVar[dict[str, Quantity]] = {
         "switch": Quantity("a switch adds", "s"),
