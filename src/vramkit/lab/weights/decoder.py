@@ -69,13 +69,17 @@ def measure(case: DecoderCase, subject: str, lab: Lab) -> dict[str, float]:
     with torch.no_grad():
         model = with_values(llama(hidden, layers), "cuda")
         given = {name: inputs(tokens, hidden, "cuda") for name, tokens in TOKENS.items()}
-        run = _Run(torch, model, given)
-        return run.measure(case.budget, subject, lab)
+        return Decoder(torch, model, given, "cuda").measure(case.budget, subject, lab)
 
 
-class _Run:
-    def __init__(self, torch: Any, model: Any, given: Mapping[str, Mapping[str, Any]]) -> None:
-        self.torch, self.model, self.given = torch, model, given
+class Decoder:
+    """A model and its inputs. `where` they compute: "cpu" is a trial of this code, without times
+    that say anything."""
+
+    def __init__(
+        self, torch: Any, model: Any, given: Mapping[str, Mapping[str, Any]], where: str
+    ) -> None:
+        self.torch, self.model, self.given, self.where = torch, model, given, where
         self.nbytes: int = sum(tensor.nbytes for tensor in model.parameters())
         self.layer = self.nbytes // model.config.num_hidden_layers
         self.resident: dict[str, Any] = {}
@@ -84,7 +88,7 @@ class _Run:
     def measure(self, budget: Budget, subject: str, lab: Lab) -> dict[str, float]:
         compute = self._on_the_card()
         if subject == "resident":
-            return self._values(compute, compute, dict.fromkeys(TOKENS, True), 0.0)
+            return self._values(compute, compute, dict.fromkeys(self.given, True), 0.0)
         if subject in PEERS:
             with PEERS[subject](self.model):
                 times, equal = self._passes()
@@ -98,7 +102,7 @@ class _Run:
         """Seconds with all weights on the card, which go back to the host."""
         model = self.model
         host = {name: tensor.data for name, tensor in model.named_parameters()}
-        model.to("cuda")
+        model.to(self.where)
         for name, given in self.given.items():
             self.resident[name] = model(**given).last_hidden_state.clone()
         times, _ = self._passes()
@@ -135,20 +139,24 @@ class _Run:
         for name, given in self.given.items():
             times[name] = self._seconds(lambda given=given: self.model(**given))  # type: ignore[misc]
             result = self.model(**given).last_hidden_state
-            equal[name] = bool(self.torch.equal(result.to("cuda"), self.resident[name]))
+            equal[name] = bool(self.torch.equal(result.to(self.where), self.resident[name]))
         return times, equal
 
     def _seconds(self, run: Callable[[], object]) -> float:
         values = []
         for number in range(WARM_UP + PASSES):
-            self.torch.cuda.synchronize()
+            self._synchronize()
             start = time.perf_counter()
             run()
-            # Not with copies for the next pass.
-            self.torch.cuda.current_stream().synchronize()
+            self._synchronize()
             if number >= WARM_UP:
                 values.append(time.perf_counter() - start)
         return statistics.median(values)
+
+    def _synchronize(self) -> None:
+        """With what was issued to PyTorch's stream, not with copies for the next pass."""
+        if self.where == "cuda":
+            self.torch.cuda.current_stream().synchronize()
 
     def _link(self, lab: Lab) -> float:
         from vramkit.lab.weights.link import link_rate
