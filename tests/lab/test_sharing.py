@@ -20,7 +20,7 @@ from vramkit.lab.sharing.cases import (
     without_eviction,
 )
 from vramkit.lab.sharing.measure import switch, turns
-from vramkit.lab.words import value_text
+from vramkit.report.units import value_text
 
 from .mode_reports import Figures, lab_on, made_up, run_loop
 
@@ -215,7 +215,7 @@ def test_cases_run_in_processes_and_the_report_is_drawn(driver: Driver) -> None:
     assert {row.outcome for row in report.rows} == {"measured"}, report.rows
     row = report.row(cases[0].workload, "swap", cases[0].arm)
     assert row is not None and row.values["switch"] == [pytest.approx(0.8929, abs=5e-5)]
-    assert value_text(report.quantities["switch"], row.values["switch"][0]) == "893 ms"
+    assert value_text(row.values["switch"][0], "s") == "893 ms"
     said = [each.text for each in SHARING.findings(report)]
     assert any("0.805 s into an empty card" in text for text in said)
     assert any(table.rows for table in SHARING.blocks(report) if hasattr(table, "rows"))

@@ -28,10 +28,10 @@ class Spread(msgspec.Struct, frozen=True):
         """Raises ValueError without values."""
         if not values:
             raise ValueError("no values")
-        if len(values) == 1:
-            return Spread(values[0], values[0], values[0], 1)
-        deciles = statistics.quantiles(values, n=10, method="inclusive")
-        return Spread(statistics.median(values), deciles[0], deciles[-1], len(values))
+        ordered = sorted(values)
+        return Spread(
+            statistics.median(ordered), _decile(ordered, 1), _decile(ordered, 9), len(ordered)
+        )
 
     @property
     def relative(self) -> float:
@@ -79,6 +79,13 @@ def compare(values: Sequence[float], other: Sequence[float]) -> Difference:
         _part(here.p10, there.p90),
         _part(here.p90, there.p10),
     )
+
+
+def _decile(ordered: Sequence[float], number: int) -> float:
+    """Between the two nearest values; never rounded beyond them, as statistics.quantiles() is."""
+    below, tenths = divmod((len(ordered) - 1) * number, 10)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (tenths / 10)
 
 
 def _part(value: float, other: float) -> float:

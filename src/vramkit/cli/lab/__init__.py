@@ -45,7 +45,7 @@ def lab_app(first: str) -> App:
             raise UsageError(str(error)) from error
     for name, experiment in experiments.items():
         settings = "".join(
-            f"\n\n--set {setting.name}=...: {setting.help} Default: {setting.default}."
+            f"\n\n--set {setting.name}={setting.default}: {setting.help}; {setting.allowed}."
             for setting in experiment.settings
         )
         text = f"{experiment.title}\n\n{experiment.question}{settings}\n\n{STATUSES}"
