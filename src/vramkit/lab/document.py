@@ -34,12 +34,19 @@ def document(experiment: Experiment, report: Report) -> Document:
         ("How to check it", _again(report)),
     ]
     return Document(
-        title=f"vramkit lab {report.experiment}: {experiment.title}",
+        title=f"{_command(experiment, report)}: {experiment.title}",
         summary=experiment.question,
         facts=_facts(report),
         sections=[Section(title, blocks) for title, blocks in parts if blocks],
         simulated=report.simulated,
     )
+
+
+def _command(experiment: Experiment, report: Report) -> str:
+    """One that is not in the catalog may have a command of its own."""
+    if report.command.startswith(f"vramkit {experiment.name} "):
+        return f"vramkit {experiment.name}"
+    return f"vramkit lab {report.experiment}"
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:
