@@ -42,7 +42,7 @@ DRAWN: tuple[tuple[str, Host], ...] = (
     ("auto", "ahead"),
 )
 COLUMNS = 100
-CODE = re.compile(rf"^({'|'.join((*SUBJECTS, *MODES))})\b(?!-)")
+CODE = re.compile(rf"^({'|'.join((*SUBJECTS, *MODES))})\b")
 
 
 def pages() -> dict[str, list[str]]:
@@ -89,11 +89,13 @@ def _claims(found: list[claims.Claim]) -> str:
 
 
 def markdown(table: Table) -> str:
-    """Names of policies and modes are set as code."""
+    """Names of policies and modes at the head of a row are set as code."""
     edges = ["---:" if n in table.numeric else "---" for n in range(len(table.columns))]
     lines = ["| " + " | ".join(table.columns) + " |", "|" + "|".join(edges) + "|"]
+    named = table.columns[0] in ("policy", "mode", "")
     for first, *rest in table.rows:
-        lines.append("| " + " | ".join([CODE.sub(r"`\1`", first), *rest]) + " |")
+        head = CODE.sub(r"`\1`", first) if named else first
+        lines.append("| " + " | ".join([head, *rest]) + " |")
     return "\n".join(lines)
 
 

@@ -69,7 +69,8 @@ def _totals(report: Report) -> Iterator[Claim]:
     if history is not None and history1 is not None:
         yield Claim(
             "`history1` is 240 ms (1.5 %) quicker than `history`",
-            f"It is {history1 - history:+,.0f} ms, {100 * (history1 / history - 1):+.1f} %.",
+            f"It is {abs(history1 - history):,.0f} ms ({100 * abs(history1 / history - 1):.1f} %) "
+            f"{'slower' if history1 > history else 'quicker'}.",
             judged(within(history - history1, 240, 0.25)),
             "in step with the layer at 5 GB/s; within a quarter of 240 ms",
         )

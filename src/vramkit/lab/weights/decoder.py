@@ -20,6 +20,7 @@ from vramkit.lab.weights.study import RINGS
 
 if TYPE_CHECKING:
     from vramkit.driver import Driver
+    from vramkit.weights import Offload
 
 TOKENS = {"token": 1, "prefill": 4096}
 WARM_UP = 2
@@ -115,23 +116,31 @@ class Decoder:
     def _offloaded(
         self, budget: Budget, subject: str, lab: Lab
     ) -> tuple[dict[str, float], dict[str, bool], int]:
+        with self._offload(budget, subject, lab) as o:
+            times, equal = self._passes()
+            return times, equal, o.manager.layout.streamed_bytes
+
+    def _offload(self, budget: Budget, subject: str, lab: Lab) -> Offload:
+        """With the least memory: of as many layers as the policy needs, or the next number with
+        which a pass fills its ring a whole number of times."""
         import vramkit
-        from vramkit.weights import POLICIES, BudgetError
+        from vramkit.weights import POLICIES
 
         policy = "auto" if subject in RINGS else subject
         depth = POLICIES[policy].depth
-        ring = (RINGS.get(subject, 2) if depth is None else depth + 1) * self.layer + SLACK
-        nbytes = ring if budget == "least memory" else self.nbytes // 2
-        settings = {"ring": ring} if depth is None else {}
-        try:
-            offload = vramkit.offload(
-                self.model, nbytes, device=lab.device, policy=policy, **settings
-            )
-        except BudgetError as error:
-            raise Unmeasured(str(error).partition("\n")[0]) from error
-        with offload as o:
-            times, equal = self._passes()
-            return times, equal, o.manager.layout.streamed_bytes
+        least = RINGS.get(subject, 2) if depth is None else depth + 1
+        why = ""
+        for layers in range(least, self.model.config.num_hidden_layers):
+            ring = layers * self.layer + SLACK
+            nbytes = ring if budget == "least memory" else self.nbytes // 2
+            settings = {"ring": ring} if depth is None else {}
+            try:
+                return vramkit.offload(
+                    self.model, nbytes, device=lab.device, policy=policy, **settings
+                )
+            except ValueError as error:  # too little for the policy, or enough for all weights
+                why = str(error).partition("\n")[0]
+        raise Unmeasured(why)
 
     def _passes(self) -> tuple[dict[str, float], dict[str, bool]]:
         """Seconds of a pass, and whether its result is that of the resident model."""
