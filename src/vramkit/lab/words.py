@@ -6,13 +6,18 @@ from collections.abc import Sequence
 
 from vramkit.lab.result import Quantity
 from vramkit.lab.samples import Spread
-from vramkit.report.units import value_text
+from vramkit.report import units
+
+
+def value_text(quantity: Quantity, value: float) -> str:
+    return units.value_text(value, quantity.unit)
 
 
 def spread_text(quantity: Quantity, values: Sequence[float]) -> str:
-    """The median and, where repetitions differ, half the way from p10 to p90: "1.23 ms ± 4 %"."""
+    """The median and, where repetitions differ, half the way from p10 to p90: "1.23 ms ± 4.0 %"."""
     spread = Spread.of(values)
-    text = value_text(spread.median, quantity.unit)
-    if spread.p10 == spread.p90:
+    text = value_text(quantity, spread.median)
+    percent = spread.relative * 100
+    if percent == 0:
         return text
-    return f"{text} ± {spread.relative * 100:.2g} %"
+    return f"{text} ± {percent:.{0 if percent >= 9.95 else 1}f} %"
