@@ -18,7 +18,7 @@ import programs
 import vramkit
 from vramkit.lab import claims
 from vramkit.lab.experiment import Lab
-from vramkit.lab.result import Report, load
+from vramkit.lab.result import load
 from vramkit.lab.sharing import claims as sharing_claims
 from vramkit.lab.sharing import tables as sharing
 from vramkit.lab.sharing.cases import H200, MODES, STUDY
@@ -75,13 +75,8 @@ def pages() -> dict[str, list[str]]:
             _claims([*weights_claims.claims(policies), *sweep.claims(swept)]),
             markdown(sweep.contrasts(swept)),
         ],
-        "lab-sharing.md": [_claims(sharing_claims.claims(modes)), *_axes(modes)],
+        "lab-sharing.md": [_claims(sharing_claims.claims(modes))],
     }
-
-
-def _axes(modes: Report) -> Iterator[str]:
-    for axis, cases in sharing_claims.AXES.items():
-        yield markdown(sharing.by_axis(modes, axis, cases))
 
 
 def _claims(found: list[claims.Claim]) -> str:

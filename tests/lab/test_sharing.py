@@ -155,6 +155,8 @@ def test_claims_follow_the_figures(driver: Driver) -> None:
     assert as_said["prefetching the winner's memory is the remedy"] == "confirmed"
     otherwise = verdicts(driver, switches(30.0, 0.805, 2.5, 47.2))
     assert [otherwise[said] for said in list(otherwise)[:4]] == ["not confirmed"] * 4
+    half = verdicts(driver, switches(47.2, 0.75, 1.5, 47.2))
+    assert half["prefetching the winner's memory is the remedy"] == "in part"
 
 
 def test_shares_are_judged_by_the_case_of_the_study(driver: Driver) -> None:

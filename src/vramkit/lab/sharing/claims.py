@@ -86,8 +86,8 @@ def _switches(report: Report) -> Iterator[Claim]:
             "prefetching the winner's memory is the remedy",
             f"{full:.3f} s if the driver evicts for a prefetch, {stuck:.1f} s if it does not; "
             f"with the loser's memory out first {safe:.2f} s either way.",
-            judged(stuck <= 2),
-            "at most 2 s also where a prefetch to a full card does nothing",
+            "confirmed" if stuck <= 2 else "in part" if full <= 2 else "not confirmed",
+            "at most 2 s, and in part if that holds only where a prefetch to a full card evicts",
         )
 
 

@@ -22,7 +22,15 @@ from vramkit.lab.sharing.cases import (
     without_eviction,
 )
 from vramkit.lab.sharing.claims import AXES
-from vramkit.report.blocks import BarChart, Block, Table, ValueBar
+from vramkit.report.blocks import (
+    Axis,
+    BarChart,
+    Block,
+    LineChart,
+    Series,
+    Table,
+    ValueBar,
+)
 
 SWITCHES = {
     "16 GB/s": SwitchCase(STUDY),
@@ -36,12 +44,14 @@ SWITCHES = {
     "H200 and 4 GiB more room": SwitchCase(H200, more=4 * GIB),
 }
 GRID_MODES = ("paged", "prefetch", "swap")
+AXIS_MODES = ("paged", "prefetch", "prefetch_out_in", "swap")
 
 
 def blocks(report: Report) -> Iterator[Block]:
     yield switch_chart(report)
     yield switches(report)
     yield moved(report)
+    yield quantum_chart(report)
     for axis, cases in AXES.items():
         yield by_axis(report, axis, cases)
     for machine in (STUDY, H200):
@@ -59,14 +69,34 @@ def switch_chart(report: Report) -> BarChart:
     return BarChart("A switch adds", bars, "s", "mode", better="lower", scale="log")
 
 
+def quantum_chart(report: Report) -> LineChart:
+    """The share by the length of the quantum."""
+    series = [
+        Series(
+            mode,
+            [
+                (case.quantum, figure(report, case.case, mode, "share"))
+                for case in AXES["the quantum"]
+            ],
+        )
+        for mode in ("paged", "prefetch_out_in", "swap")
+    ]
+    return LineChart(
+        "The time computing, by the quantum: 12 GiB at 16 GB/s, windows of 32 launches",
+        series,
+        Axis("quantum", "s"),
+        Axis("of the time computing", "share"),
+    )
+
+
 def switches(report: Report) -> Table:
-    """Seconds, by mode and card."""
+    """Seconds, by card and mode."""
     rows = [
-        [mode, *(_text(figure(report, case.case, mode, "switch")) for case in SWITCHES.values())]
-        for mode in MODES
+        [card, *(_text(figure(report, case.case, mode, "switch")) for mode in MODES)]
+        for card, case in SWITCHES.items()
     ]
     title = "Seconds that a switch adds to the first launch after it"
-    return Table(["mode", *SWITCHES], rows, title, list(range(1, len(SWITCHES) + 1)))
+    return Table(["card", *MODES], rows, title, list(range(1, len(MODES) + 1)))
 
 
 def moved(report: Report) -> Table:
@@ -85,14 +115,13 @@ def moved(report: Report) -> Table:
 
 
 def by_axis(report: Report, axis: str, cases: list[TurnsCase]) -> Table:
-    """Percent of the time computing, and the length of a turn by paging and swap."""
+    """Percent of the time computing, and the length of a turn by paging."""
     rows = []
     for case in cases:
         words = f"{case.gib} GiB, {case.quantum:g} s, {case.window}"
-        shares = [_percent(figure(report, case.case, mode, "share")) for mode in MODES]
-        lengths = [_text(figure(report, case.case, mode, "turn"), 1) for mode in ("paged", "swap")]
-        rows.append([words, *shares, *lengths])
-    columns = ["program, quantum, window", *MODES, "a turn, paged, s", "a turn, swap, s"]
+        shares = [_percent(figure(report, case.case, mode, "share")) for mode in AXIS_MODES]
+        rows.append([words, *shares, _text(figure(report, case.case, "paged", "turn"), 1)])
+    columns = ["case", *AXIS_MODES, "s a turn, paged"]
     title = f"Percent of the time computing, by {axis}"
     return Table(columns, rows, title, list(range(1, len(columns))))
 
