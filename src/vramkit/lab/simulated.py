@@ -25,7 +25,7 @@ def fresh_card(lab: Lab, profile: str, changes: Changes, **settings: object) -> 
     sim = lab.driver.sim
     if sim is None:
         raise ValueError(f"this case {NEEDS_THE_SIMULATOR}")
-    settings = {"data": "off", "checker": "off", "clock": "virtual", **settings}
+    settings = {"data": "off", "checker": "off", **settings}
     with tempfile.TemporaryDirectory() as folder:
         name = _file(profile, changes, Path(folder)) if changes else profile
         sim.apply({"profile": name, **settings})
