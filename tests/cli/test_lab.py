@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from lab.runs import NAME, PROGRAMS, ends, report, row
 
+from vramkit.cli.lab.options import Options
 from vramkit.cli.lab.run import Keeper
 from vramkit.lab.result import Report, load, save
 
@@ -89,6 +90,22 @@ def test_the_command_in_a_result_measures_the_same_again(
     assert vramkit_here("lab", "show", "b.json", "--json").stdout == second.stdout
 
 
+def test_the_command_names_the_card_and_what_the_environment_has_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = ["vramkit", "lab", "it"]
+    options = Options(device=1, cases=["a b"], set=["note=x y"])
+    words = "vramkit lab it --driver {} --seed 0 --repetitions 5 --device 1 --cases 'a b' "
+    words += "--set 'note=x y' --case-limit 120"
+    monkeypatch.delenv("VRAMKIT_SIM", raising=False)
+    assert options.command(start, "sim") == words.format("sim")
+    monkeypatch.setenv("VRAMKIT_SIM", "devices=2,card=my card")
+    assert options.command(start, "sim:x") == (
+        "VRAMKIT_SIM='devices=2,card=my card' " + words.format("sim:x")
+    )
+    assert options.command(start, "cuda") == words.format("cuda")
+
+
 @pytest.mark.usefixtures("driver")
 def test_the_experiment_of_the_documentation_runs(
     vramkit_here: VramkitHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -133,7 +150,6 @@ def test_nothing_measured_is_a_problem(vramkit_here: VramkitHere) -> None:
         (("--set", "colour=red"), "no setting is called 'colour'"),
         (("--set", "shape=deep", "--set", "rounds=1"), "a deep shape needs two rounds"),
         (("--output", "no/folder.json"), "--output no/folder.json: there is no folder no"),
-        (("--output", "/dev/null"), "--output /dev/null: that is no file"),
         (("--html", "."), "--html .: that is a folder"),
         (("--output", "x", "--html", "x"), "--output and --html are both x"),
         (("--driver", "rocm"), "the driver is 'rocm'"),
@@ -150,6 +166,16 @@ def test_wrong_usage_is_one_line_before_anything_runs(
     assert done.status == 2
     assert words in done.stderr and len(done.stderr.splitlines()) == 1
     assert done.stdout == "" and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_result_does_not_take_the_place_of_a_pipe(
+    vramkit_here: VramkitHere, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = vramkit_here("lab", NAME, "--driver", "sim", "--output", "pipe")
+    assert done.status == 2 and "--output pipe: that is no file" in done.stderr
+    assert (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.usefixtures("driver")
