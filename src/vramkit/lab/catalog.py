@@ -6,8 +6,11 @@ from importlib import import_module
 from typing import cast
 
 from vramkit.lab.experiment import Experiment
+from vramkit.lab.sharing import SHARING
+from vramkit.lab.weights import SWEEP, WEIGHTS
 
-EXPERIMENTS: dict[str, Experiment] = {}
+_ALL: tuple[Experiment, ...] = (WEIGHTS, SWEEP, SHARING)
+EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in _ALL}
 
 
 def find(name: str) -> Experiment:
