@@ -1,0 +1,5 @@
+"""What allocators cost a program that works on tables: `vramkit lab allocators`."""
+
+
+
+
