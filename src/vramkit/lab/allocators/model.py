@@ -1,4 +1,4 @@
-"""A model of a table engine in the manner of cuDF: each operation as what it allocates and launches.
+"""A model of a table engine, in the manner of cuDF: what each operation allocates and launches.
 
 A block is written by a kernel of its own (TOUCH); what an operation reads, and its passes over
 memory that it has written before, are kernels that last as long as the card needs for the bytes.

@@ -28,6 +28,8 @@ class Workload:
     """Of each worker: v for one of values, k for one of keys, u for one of unique keys."""
     item: Item
     arms: tuple[str, ...] = ("",)
+    on_one_stream: bool = False
+    """Whether each worker needs no other stream and no kernel but the engine's own."""
 
     def rows_of(self, worker: int, scale: float) -> int:
         return max(1, round(self.rows[worker % len(self.rows)] * scale))
@@ -181,10 +183,8 @@ def _joined_streams(
     for stream, ranked in zip(streams[1:], results[1:], strict=True):
         if by_events:
             stream.hand_over(engine, ranked)
-        else:
-            if not after_each:
-                stream.finish()
-            stream.hand_over(engine, ranked)
+        elif not after_each:
+            stream.finish()
     total = engine.fused(results)
     engine.free(*results, total)
     yield
@@ -197,8 +197,10 @@ def _joined_streams(
 
 
 MUTEX = "mutex"
-SIMPLE = Workload("simple", "simple operations", 4, (MEGA,), 40, "vvk", _simple, ("", MUTEX))
-COMPLEX = Workload("complex", "complex operations", 4, (MEGA,), 15, "vku", _complex, ("", MUTEX))
+SIMPLE = Workload("simple", "simple operations", 4, (MEGA,), 40, "vvk", _simple, ("", MUTEX), True)
+COMPLEX = Workload(
+    "complex", "complex operations", 4, (MEGA,), 15, "vku", _complex, ("", MUTEX), True
+)
 EXTREME_ROWS = (100_000, 200_000, 400_000, 700_000, 1_400_000, 2_700_000, 5_200_000, 10 * MEGA)
 EXTREME = Workload(
     "extreme_sizes", "100 K to 10 M rows, by stream", 8, EXTREME_ROWS, 15, "vvk", _aggregate

@@ -1,0 +1,2 @@
+def measure_framework(*a):
+    raise NotImplementedError

@@ -1,0 +1,87 @@
+"""A case without a framework: the program of a workload, played on the subject."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from vramkit.lab.allocators.memory_limited import CARD, memory_limited_program, sizing_of
+from vramkit.lab.allocators.model import bytes_per_second, kernel_seconds
+from vramkit.lab.allocators.programs import STEADY, program_of
+from vramkit.lab.allocators.workloads import WORKLOADS
+from vramkit.lab.experiment import Lab, Unmeasured
+from vramkit.lab.player import Measure, Played, play
+from vramkit.lab.program import Program
+from vramkit.lab.small_card import small_card
+from vramkit.lab.subjects.subject import Room
+
+if TYPE_CHECKING:
+    from vramkit.lab.player import Section
+    from vramkit.lab.subjects.subject import Subject
+
+program_of_workload = lru_cache(maxsize=2)(program_of)
+
+
+def measure_native(
+    workload: str, mutex: bool, subject: Subject, lab: Lab, scale: float
+) -> dict[str, float]:
+    """Time and memory, each in a play of its own on a new allocator."""
+    rate = bytes_per_second(lab.device)
+    program = program_of_workload(
+        WORKLOADS[workload],
+        rate,
+        scale=scale,
+        mutex=mutex,
+        in_turns=lab.driver.sim is not None,
+    )
+    room = Room(program.peak_in_use)
+    timed = _play(program, subject, room, lab, "time")
+    kept = _play(program, subject, room, lab, "memory")
+    steady = timed.section("steady")
+    return {
+        **_times(steady, program),
+        "first": timed.section("first").wall_ns / 1e6,
+        "kernels": kernel_seconds(program, rate, STEADY) * 1e3,
+        **_memory(kept),
+    }
+
+
+def measure_memory_limited(arm: str, subject: Subject, lab: Lab, scale: float) -> dict[str, float]:
+    sizing = sizing_of(arm)
+    if sizing.size is not None and not subject.needs_size:
+        raise Unmeasured("takes no size: see the row without one")
+    program = memory_limited_program(lab.seed, scale)
+    size = None if sizing.size is None else round(sizing.size * scale)
+    room = Room(program.peak_in_use, size=size)
+    with small_card(lab, round(CARD * scale)):
+        timed = _play(program, subject, room, lab, "time")
+    with small_card(lab, round(CARD * scale)):
+        kept = _play(program, subject, room, lab, "memory")
+    return {**_times(timed.sections[0], program), **_memory(kept)}
+
+
+def _play(program: Program, subject: Subject, room: Room, lab: Lab, measure: Measure) -> Played:
+    with subject.open(lab.device, room) as allocator:
+        return play(program, allocator, lab.device, measure=measure)
+
+
+def _times(section: Section, program: Program) -> dict[str, float]:
+    """In milliseconds; of the host, as the mean of the threads. Threads that take turns are one."""
+    lanes = 1 if program.in_turns else program.thread_count
+    pairs = max(1, section.allocations)
+    return {
+        "time": section.wall_ns / 1e6,
+        "allocation": (section.allocate_ns + section.free_ns) / 1e6 / lanes,
+        "launch": section.launch_ns / 1e6 / lanes,
+        "wait": section.wait_ns / 1e6 / lanes,
+        "pair": (section.allocate_ns + section.free_ns) / pairs,
+    }
+
+
+def _memory(played: Played) -> dict[str, float]:
+    values: dict[str, float] = {"peak_in_use": played.peak_in_use}
+    if played.peak_held is not None and played.average_held is not None:
+        values["peak_held"] = played.peak_held
+        values["average_held"] = played.average_held
+        values["over_in_use"] = played.peak_held / played.peak_in_use
+    return values
