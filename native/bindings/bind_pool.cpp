@@ -375,6 +375,9 @@ void bind_pool(nb::module_& module) {
         .def("check_invariants", &check_invariants,
              "Which of the engine's invariants do not hold; empty: all hold. No other thread may "
              "use the pool in the meantime.")
+        .def_prop_ro(
+            "reserved_bytes", [](PoolEngine& self) { return self.engine().reserved_bytes(); },
+            "Bytes taken from the driver.")
         .def_prop_ro("c_handle", &PoolEngine::c_handle,
                      "The vramkit_pool* of the C interface, as long as this object lives.")
         .def("also_used_on", &also_used_on, nb::arg("address").none(), nb::arg("stream").none(),
