@@ -26,6 +26,21 @@ TONES: dict[blocks.Tone, str] = {
 SIGNS: dict[blocks.Tone, str] = {"plain": "·", "good": "✓", "note": "i", "warning": "!", "bad": "✗"}
 
 
+def print_document(console: Console, document: blocks.Document) -> None:
+    title = RichText(document.title, style="bold")
+    if document.simulated is not None:
+        title.append(f"  simulated, {document.simulated}", style="yellow")
+    console.print(title)
+    console.print(code_spans(document.summary))
+    console.print()
+    for name, value in document.facts:
+        console.print(RichText.assemble((f"{name}: ", "dim"), value))
+    for number, section in enumerate(document.sections, 1):
+        print_heading(console, number, section.title)
+        for block in section.blocks:
+            print_block(console, block)
+
+
 def print_heading(console: Console, number: int, title: str) -> None:
     console.print()
     console.print(RichText.assemble((f" {number} ", "reverse bold"), "  ", (title, "bold")))
