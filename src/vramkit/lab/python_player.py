@@ -302,9 +302,9 @@ class _Meeting:
         if self._turn != step:
             with self._changed:
                 self._until(lambda: self._turn == step)
-                self._clock.catch_up(self._latest)
         if self._stopped:
             raise _Stopped
+        self._clock.catch_up(self._latest)
 
     def end_turn(self, step: int) -> None:
         with self._changed:
