@@ -5,9 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import cast
 
+from vramkit.lab.allocators import ALLOCATORS
 from vramkit.lab.experiment import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {}
+EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in (ALLOCATORS,)}
 
 
 def find(name: str) -> Experiment:

@@ -10,19 +10,14 @@ from vramkit.lab.experiment import Finding
 from vramkit.lab.ranking import percent
 from vramkit.lab.result import Report
 from vramkit.lab.samples import Spread, compare
-from vramkit.report.blocks import Table, Tone
+from vramkit.report.blocks import Table
 
 Verdict = Literal["confirmed", "in part", "not confirmed", "cannot be said here"]
-TONES: dict[Verdict, Tone] = {
-    "confirmed": "good",
-    "in part": "note",
-    "not confirmed": "note",
-    "cannot be said here": "plain",
-}
+VERDICTS: tuple[Verdict, ...] = ("confirmed", "in part", "not confirmed", "cannot be said here")
 FACTOR = 2.0
 GAIN_RULE = (
-    "confirmed: the same direction beyond the spread, and between half and twice the size; "
-    "in part: the same direction, another size"
+    "confirmed: the same direction beyond the spread, between half and twice the size; in part: "
+    "another size"
 )
 
 
@@ -77,18 +72,18 @@ def judge_gain(
     return Judged(verdict, figures, GAIN_RULE)
 
 
-def claim_findings(report: Report, claims: Sequence[Claim]) -> list[Finding]:
-    findings = []
+def claim_summary(report: Report, claims: Sequence[Claim]) -> Finding:
+    """Which of them hold; claim_table() has the figures."""
+    by_verdict: dict[Verdict, list[str]] = {verdict: [] for verdict in VERDICTS}
     for claim in claims:
-        found = claim.judged(report)
-        text = f"The study says “{claim.text}”: {found.verdict} ({found.figures})."
-        findings.append(Finding(TONES[found.verdict], text, found.rule))
-    return findings
+        by_verdict[claim.judged(report).verdict].append(f"“{claim.text}”")
+    parts = [f"{verdict}: {', '.join(texts)}" for verdict, texts in by_verdict.items() if texts]
+    return Finding("plain", f"What the study claims: {'; '.join(parts)}.")
 
 
 def claim_table(report: Report, claims: Sequence[Claim]) -> Table:
     rows = []
     for claim in claims:
         found = claim.judged(report)
-        rows.append([claim.text, found.verdict, found.figures])
-    return Table(["claim", "verdict", "figures"], rows, "What the study claims")
+        rows.append([claim.text, found.verdict, found.figures, found.rule])
+    return Table(["claim", "verdict", "figures", "rule"], rows, "What the study claims")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from vramkit.lab.result import Report, Row
 from vramkit.lab.samples import Spread
+from vramkit.lab.words import spread_text, value_text
 from vramkit.report.blocks import BarChart, Table, ValueBar
-from vramkit.report.units import value_text
 
 
 def rows_of(report: Report, workload: str, arm: str) -> list[Row]:
@@ -25,7 +25,11 @@ def subject_table(
     """Medians; the first quantity with its spread, or why there is none."""
     columns = ["allocator", *(report.quantities[name].title for name in quantities), "remark"]
     lines = [
-        [row.subject, *_figures(report, row, quantities), _remark(row)]
+        [
+            row.subject,
+            *_figures(report, row, quantities),
+            "" if row.outcome == "measured" else row.outcome,
+        ]
         for row in rows_of(report, workload, arm)
     ]
     return Table(columns, lines, title, list(range(1, len(quantities) + 1)))
@@ -34,25 +38,14 @@ def subject_table(
 def _figures(report: Report, row: Row, quantities: Sequence[str]) -> list[str]:
     texts = []
     for place, name in enumerate(quantities):
-        values = row.values.get(name)
+        quantity, values = report.quantities[name], row.values.get(name)
         if not values:
             texts.append("")
-            continue
-        unit = report.quantities[name].unit
-        spread = Spread.of(values)
-        text = value_text(_whole(spread.median, unit), unit)
-        if place == 0 and spread.p90 > spread.p10:
-            text += f" ({value_text(spread.p10, unit)} to {value_text(spread.p90, unit)})"
-        texts.append(text)
+        elif place == 0:
+            texts.append(spread_text(quantity, values))
+        else:
+            texts.append(value_text(quantity, Spread.of(values).median))
     return texts
-
-
-def _whole(value: float, unit: str) -> float:
-    return round(value) if unit == "bytes" else value
-
-
-def _remark(row: Row) -> str:
-    return "" if row.outcome == "measured" else f"{row.outcome}: {row.why}".rstrip(": ")
 
 
 def subject_bars(
@@ -68,8 +61,6 @@ def subject_bars(
                 bars.append(ValueBar(row.subject, None, group=group, why=row.outcome))
                 continue
             spread = Spread.of(values)
-            bars.append(
-                ValueBar(row.subject, spread.median, spread.p10, spread.p90, group=group)
-            )
+            bars.append(ValueBar(row.subject, spread.median, spread.p10, spread.p90, group=group))
     what = report.quantities[quantity]
     return BarChart(title, bars, what.unit, "allocator", what.better, caption=caption)

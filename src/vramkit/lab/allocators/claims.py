@@ -20,10 +20,10 @@ Kind = tuple[str, ...]
 Judge = Callable[[Report], Judged]
 
 
-def _engine(report: Report, workload: str) -> str:
+def _engine(report: Report, workload: str, quantity: str = "time") -> str:
     """As near to the study as there is: real tables, then real kernels, then modelled ones."""
     for engine in reversed(ENGINES):
-        if measured(report, workload, engine, "time"):
+        if measured(report, workload, engine, quantity):
             return engine
     return ENGINES[0]
 
@@ -58,7 +58,7 @@ def share(report: Report) -> Judged:
     """2 %: of the study's pool where it was measured, in the middle of all workloads."""
     shares = []
     for workload in (*PREDICTABLE, *DYNAMIC):
-        engine = _engine(report, workload.name)
+        engine = _engine(report, workload.name, "allocation")
         time = medians(measured(report, workload.name, engine, "time"))
         allocation = medians(measured(report, workload.name, engine, "allocation"))
         name = _one_of(POOL, allocation)

@@ -40,7 +40,7 @@ def measure_native(
     steady = timed.section("steady")
     return {
         **_times(steady, program),
-        "first": timed.section("first").wall_ns / 1e6,
+        "first": round(timed.section("first").wall_ns) / 1e6,
         "kernels": kernel_seconds(program, rate, STEADY) * 1e3,
         **_memory(kept),
     }
@@ -66,15 +66,18 @@ def _play(program: Program, subject: Subject, room: Room, lab: Lab, measure: Mea
 
 
 def _times(section: Section, program: Program) -> dict[str, float]:
-    """In milliseconds; of the host, as the mean of the threads. Threads that take turns are one."""
+    """In milliseconds; of the host, as the mean of the threads. Threads that take turns are one.
+
+    In whole nanoseconds: sums of virtual times that repeat differ only after the point.
+    """
     lanes = 1 if program.in_turns else program.thread_count
-    pairs = max(1, section.allocations)
+    allocation_ns = round(section.allocate_ns + section.free_ns)
     return {
-        "time": section.wall_ns / 1e6,
-        "allocation": (section.allocate_ns + section.free_ns) / 1e6 / lanes,
-        "launch": section.launch_ns / 1e6 / lanes,
-        "wait": section.wait_ns / 1e6 / lanes,
-        "pair": (section.allocate_ns + section.free_ns) / pairs,
+        "time": round(section.wall_ns) / 1e6,
+        "allocation": allocation_ns / 1e6 / lanes,
+        "launch": round(section.launch_ns) / 1e6 / lanes,
+        "wait": round(section.wait_ns) / 1e6 / lanes,
+        "pair": allocation_ns / max(1, section.allocations),
     }
 
 
