@@ -61,9 +61,9 @@ class Allocators:
         return {"clock": "virtual", "checker": "off", "data": "off"}
 
     def subjects(self, driver: Driver) -> dict[str, str]:
-        from vramkit.lab.subjects import SUBJECTS
+        from vramkit.lab.subjects import missing
 
-        return {name: subject.missing(driver) for name, subject in SUBJECTS.items()}
+        return missing(driver)
 
     def cases(self, settings: Settings) -> list[Case]:
         engines = engines_of(str(settings["engine"]))
