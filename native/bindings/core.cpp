@@ -28,4 +28,5 @@ NB_MODULE(_core, module) {
     vramkit::bind_checked_allocator(module);
     vramkit::bind_weights(module);
     vramkit::bind_packing(module);
+    vramkit::bind_lab(module);
 }
