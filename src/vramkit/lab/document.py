@@ -10,9 +10,9 @@ from vramkit.report.units import bytes_text, count_text
 
 HOW = (
     "Each repetition of a subject ran in a process of its own. The subjects took turns, in an "
-    "order that changed with each repetition. A figure is the median of the repetitions; what "
-    "stands after ± is half the way from the tenth to the ninetieth percentile. Two figures differ "
-    "where these percentiles do not overlap."
+    "order that changed with each repetition. A figure is the median of the repetitions, and its "
+    "spread goes from the tenth to the ninetieth percentile. Two figures differ where their "
+    "spreads do not overlap."
 )
 FEW = (
     f"There were fewer than {FEWEST} repetitions: only figures that repeat exactly are told apart."

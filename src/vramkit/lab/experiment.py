@@ -31,6 +31,7 @@ __all__ = [
     "Experiment",
     "Finding",
     "Lab",
+    "Measured",
     "Setting",
     "Settings",
     "Unmeasured",
@@ -68,6 +69,14 @@ class Finding(msgspec.Struct, frozen=True):
     tone: Tone
     text: str
     rule: str = ""
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What one repetition has to tell beside its values: what Row keeps of the last one."""
+
+    values: dict[str, float]
+    series: dict[str, list[float]] = {}
+    drawings: list[Block] = []
 
 
 class Unmeasured(Exception):
@@ -113,7 +122,7 @@ class Experiment(Protocol):
         """Each once. Raises ValueError for settings that do not go together."""
         ...
 
-    def measure(self, case: Case, subject: str, lab: Lab) -> dict[str, float]:
+    def measure(self, case: Case, subject: str, lab: Lab) -> dict[str, float] | Measured:
         """One repetition: finite values of some of the quantities.
 
         Raises OutOfMemoryError, Unmeasured, or whatever goes wrong. A process in which that

@@ -9,6 +9,8 @@ from typing import Literal
 import msgspec
 
 from vramkit.lab.settings import Value
+from vramkit.report.blocks import Block
+from vramkit.report.units import Unit
 
 FORMAT = 1
 
@@ -19,7 +21,7 @@ class Quantity(msgspec.Struct, frozen=True):
     """A measured figure: its name in tables, its unit, and which direction is better."""
 
     title: str
-    unit: Literal["ms", "us", "ns", "bytes", "bytes/s", "count", "ratio"]
+    unit: Unit
     better: Literal["lower", "higher", "neither"] = "lower"
 
 
@@ -37,6 +39,9 @@ class Row(msgspec.Struct):
     values: dict[str, list[float]] = {}
     outcome: Outcome = "not run"
     why: str = ""
+    series: dict[str, list[float]] = {}
+    """Figures along the workload, by name; of the last repetition, as are the drawings."""
+    drawings: list[Block] = []
 
 
 class Machine(msgspec.Struct, frozen=True):

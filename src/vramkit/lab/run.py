@@ -58,6 +58,7 @@ class Run:
     case_seconds: float = CASE_SECONDS
     seconds: float | None = None
     """After which the run ends early."""
+    clock: Callable[[], float] = time.monotonic
     signals: list[int] = field(default_factory=list)
     """Those that asked the run to end."""
     _rows: dict[tuple[str, Case], Row] = field(default_factory=dict)
@@ -74,7 +75,7 @@ class Run:
         present = [name for name, missing in self.subjects.items() if not missing]
         chance = random.Random(self.report.seed)
         if self.seconds is not None:
-            self._deadline = time.monotonic() + self.seconds
+            self._deadline = self.clock() + self.seconds
         # For whoever reads the file of a run that was killed.
         self.report.stopped = "the run has not ended"
         try:
@@ -140,19 +141,19 @@ class Run:
             dict(self.report.settings),
             os.getpid(),
         )
-        since = time.monotonic()
+        since = self.clock()
         child, opened, current, asked = Child(order), False, 0, True
         try:
             while True:
                 answer = self._answer(child, since)
-                now = time.monotonic()
+                now = self.clock()
                 match answer:
                     case Began():
                         opened = True
                         self._say(subject, cases[current], repetition)
-                    case Ended(outcome=outcome, values=values, why=why):
+                    case Ended(outcome=outcome):
                         self._took[subject, cases[current]] = now - since
-                        self._take(subject, cases[current], outcome, why, values)
+                        self._take(subject, cases[current], answer)
                         current += 1
                         goes_on = outcome in ("measured", "not here")
                         if current == len(cases) or not goes_on:
@@ -164,7 +165,8 @@ class Run:
             # One that could not even open the driver would not do so for the next case either.
             failed = cases[current : current + 1] if opened else cases
             for case in failed:
-                self._take(subject, case, lost.outcome, lost.why or child.last_words())
+                why = lost.why or child.last_words()
+                self._take(subject, case, Ended(current, lost.outcome, why=why))
             return current + len(failed)
         finally:
             child.end(asked=asked, hurry=self._in_a_hurry)
@@ -181,14 +183,14 @@ class Run:
                 raise _Lost("failed", "")
             if found != "nothing yet":
                 return found
-            if time.monotonic() - since > self.case_seconds:
+            if self.clock() - since > self.case_seconds:
                 raise _Lost("timed out", f"no result after {self.case_seconds:g} s")
 
     def _check_time(self) -> None:
         if self.signals:
             name = signal.Signals(self.signals[0]).name
             raise _Stopped("interrupted" if name == "SIGINT" else f"ended by {name}")
-        if self._deadline is not None and time.monotonic() > self._deadline:
+        if self._deadline is not None and self.clock() > self._deadline:
             raise _Stopped(f"the time limit of {self.seconds:g} s was reached")
 
     def _in_a_hurry(self) -> bool:
@@ -213,19 +215,15 @@ class Run:
             left * self._took.get(key, by_case[key[1]]) for key, left in self._left.items() if left
         )
 
-    def _take(
-        self,
-        subject: str,
-        case: Case,
-        outcome: Outcome,
-        why: str,
-        values: dict[str, float] | None = None,
-    ) -> None:
+    def _take(self, subject: str, case: Case, ended: Ended) -> None:
         row = self._rows[subject, case]
-        row.outcome, row.why = outcome, why
-        for name, value in (values or {}).items():
+        row.outcome, row.why = ended.outcome, ended.why
+        for name, value in ended.values.items():
             row.values.setdefault(name, []).append(value)
-        self._left[subject, case] = self._left[subject, case] - 1 if outcome == "measured" else 0
+        if ended.outcome == "measured":
+            row.series, row.drawings = ended.series, ended.drawings
+        left = self._left[subject, case] - 1
+        self._left[subject, case] = left if ended.outcome == "measured" else 0
         self.changed(self.report)
 
 

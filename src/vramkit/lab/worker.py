@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from vramkit.lab.catalog import find
-from vramkit.lab.experiment import Case, Lab, Unmeasured
+from vramkit.lab.experiment import Case, Lab, Measured, Unmeasured
 from vramkit.lab.result import Outcome
 from vramkit.lab.settings import Value
+from vramkit.report.blocks import Block
 
 if TYPE_CHECKING:
     from vramkit.driver import Driver
@@ -55,6 +56,8 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     outcome: Outcome
     values: dict[str, float] = {}
     why: str = ""
+    series: dict[str, list[float]] = {}
+    drawings: list[Block] = []
 
 
 Answer = Began | Ended
@@ -87,14 +90,15 @@ def measure_all(order: Order, answers: BinaryIO) -> None:
         simulate(experiment, order, lab.driver)
         tell(Began(index))
         try:
-            values = checked(experiment, experiment.measure(case, order.subject, lab))
+            found = checked(experiment, experiment.measure(case, order.subject, lab))
         except Unmeasured as error:
             tell(Ended(index, "not here", why=str(error)))
         except Exception as error:
             tell(Ended(index, _outcome(error), why=_words(error)))
             return
         else:
-            tell(Ended(index, "measured", values))
+            values, series, drawings = found.values, found.series, found.drawings
+            tell(Ended(index, "measured", values, series=series, drawings=drawings))
 
 
 def open_lab(order: Order) -> Lab:
@@ -115,13 +119,20 @@ def simulate(experiment: Experiment, order: Order, driver: Driver) -> None:
         reset_simulator(driver, order.driver, settings)
 
 
-def checked(experiment: Experiment, values: dict[str, float]) -> dict[str, float]:
+def checked(experiment: Experiment, found: dict[str, float] | Measured) -> Measured:
     """Raises ValueError for values that the experiment may not have."""
-    if unknown := values.keys() - experiment.quantities.keys():
+    if not isinstance(found, Measured):
+        found = Measured(found)
+    if unknown := found.values.keys() - experiment.quantities.keys():
         raise ValueError(f"measured {', '.join(sorted(unknown))}, which is no quantity")
-    if strange := [name for name, value in values.items() if not math.isfinite(value)]:
-        raise ValueError(f"{strange[0]} is {values[strange[0]]}")
-    return {name: float(value) for name, value in values.items()}
+    for name, value in found.values.items():
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is {value}")
+    for name, points in found.series.items():
+        if not all(map(math.isfinite, points)):
+            raise ValueError(f"the series {name} has a value that is not finite")
+    values = {name: float(value) for name, value in found.values.items()}
+    return Measured(values, found.series, found.drawings)
 
 
 def _outcome(error: Exception) -> Outcome:

@@ -12,6 +12,10 @@ from vramkit.report.units import Unit
 
 Tone = Literal["plain", "good", "note", "warning", "bad"]
 
+# A tone is never told by its colour alone.
+SIGNS: dict[Tone, str] = {"plain": "·", "good": "✓", "note": "i", "warning": "!", "bad": "✗"}
+JUDGED: tuple[Tone, ...] = ("good", "warning", "bad")  # tones that say more than "look here"
+
 
 class Text(msgspec.Struct, frozen=True, tag="text"):
     """A paragraph. `code` in backquotes is set as code."""
@@ -184,6 +188,8 @@ class Series(msgspec.Struct, frozen=True):
                 f"series {self.name!r} has {len(self.points)} points and a band of "
                 f"{len(self.band)}; give both ends for each point, or no band"
             )
+        if any(low > high for low, high in self.band):
+            raise ValueError(f"series {self.name!r} has a band whose low end is above its high end")
         figures = [each for point in (*self.points, *self.band) for each in point]
         if not all(math.isfinite(each) for each in figures if each is not None):
             raise ValueError(f"series {self.name!r} has a value that is not finite; None is a gap")

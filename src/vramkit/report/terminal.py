@@ -12,18 +12,12 @@ from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
 from vramkit.report import blocks
-from vramkit.report.chart_table import bar_table, line_table
+from vramkit.report.blocks import SIGNS
+from vramkit.report.terminal_bar_chart import bar_chart_lines
+from vramkit.report.terminal_line_chart import line_chart_lines
 from vramkit.report.terminal_memory import bars_lines, memory_map_lines
+from vramkit.report.terminal_style import TONES
 from vramkit.report.terminal_timeline import timeline_lines
-
-TONES: dict[blocks.Tone, str] = {
-    "plain": "default",
-    "good": "green",
-    "note": "cyan",
-    "warning": "yellow",
-    "bad": "red",
-}
-SIGNS: dict[blocks.Tone, str] = {"plain": "·", "good": "✓", "note": "i", "warning": "!", "bad": "✗"}
 
 
 def print_document(console: Console, document: blocks.Document) -> None:
@@ -55,9 +49,9 @@ def print_block(console: Console, block: blocks.Block) -> None:
         case blocks.Bars():
             drawn = Group(*bars_lines(block, width))
         case blocks.BarChart():
-            drawn = table(bar_table(block))
+            drawn = Group(*bar_chart_lines(block, width))
         case blocks.LineChart():
-            drawn = table(line_table(block))
+            drawn = Group(*line_chart_lines(block, width, colour=colour))
         case blocks.MemoryMap():
             drawn = Group(*memory_map_lines(block, width))
         case _:

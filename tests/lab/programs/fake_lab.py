@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vramkit.driver import Driver
-from vramkit.lab.experiment import Case, Finding, Lab, Setting, Settings, Unmeasured
+from vramkit.lab.experiment import Case, Finding, Lab, Measured, Setting, Settings, Unmeasured
 from vramkit.lab.result import Quantity, Report
-from vramkit.report.blocks import Block, Table
+from vramkit.report.blocks import Block, Table, Text
 
 CASES = [Case("first"), Case("middle", "plain"), Case("middle", "locked"), Case("last")]
 SUBJECTS = {
@@ -27,11 +28,13 @@ SUBJECTS = {
     "hangs": "",
     "ignores_the_end": "",
     "writes": "",
+    "breaks_the_answers": "",
     "chatters": "",
     "cannot": "",
     "not_a_number": "",
     "unknown_quantity": "",
     "forks": "",
+    "draws": "",
     "absent": "its package is not installed",
 }
 QUANTITIES = {"time": Quantity("time", "ms"), "room": Quantity("memory", "bytes")}
@@ -60,7 +63,7 @@ class Fake:
             raise ValueError("a deep shape needs two rounds")
         return CASES
 
-    def measure(self, case: Case, subject: str, lab: Lab) -> dict[str, float]:
+    def measure(self, case: Case, subject: str, lab: Lab) -> dict[str, float] | Measured:
         if note := str(lab.settings["note"]):
             with Path(note).open("a") as file:
                 file.write(f"{lab.repetition} {subject} {case.name} {os.getpid()}\n")
@@ -68,6 +71,9 @@ class Fake:
         assert lab.device.total_memory == 12 << 30 and not lab.driver.sim.settings().data
         if case.workload == "middle" and case.arm == "plain":
             misbehave(subject, lab)
+            if subject == "draws":
+                long = [float(point) for point in range(100_000)]
+                return Measured({"time": 1.0}, {"held": long}, [Text(f"turn {lab.repetition}")])
             if subject == "not_a_number":
                 return {"time": float("nan")}
             if subject == "unknown_quantity":
@@ -96,17 +102,20 @@ def misbehave(subject: str, lab: Lab) -> None:
         case "leaves":
             print("no way on", file=sys.stderr, flush=True)
             os._exit(7)
-        case "hangs" | "ignores_the_end":
-            if subject == "ignores_the_end":
-                signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
-            if wait := str(lab.settings["wait"]):
-                Path(f"{wait}.new").write_text(f"{os.getpid()} {child.pid}")
-                Path(f"{wait}.new").replace(wait)
-            time.sleep(1000)
+        case "hangs":
+            with started(lab):
+                time.sleep(1000)
+        case "ignores_the_end":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            with started(lab):
+                time.sleep(1000)
         case "writes":
             print('{"type": "ended", "case": 0, "outcome": "measured"}\n}garbage', flush=True)
             os.write(1, b"\x00\xff\n" * 1000)
+        case "breaks_the_answers":
+            for number in range(3, 32):
+                with suppress(OSError):
+                    os.write(number, b"}garbage\n")
         case "chatters":
             for _ in range(64):
                 os.write(2, b"x" * 65536)
@@ -118,6 +127,20 @@ def misbehave(subject: str, lab: Lab) -> None:
             if os.fork() == 0:
                 time.sleep(1000)
             os._exit(3)
+
+
+@contextmanager
+def started(lab: Lab) -> Iterator[None]:
+    """A program of the subject's; `wait` says the numbers of both processes."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    wait = str(lab.settings["wait"])
+    Path(f"{wait}.new").write_text(f"{os.getpid()} {child.pid}")
+    Path(f"{wait}.new").replace(wait)
+    try:
+        yield
+    finally:
+        child.kill()
+        child.wait()
 
 
 FAKE = Fake()

@@ -16,6 +16,7 @@ HELP = (
 COMMANDS = {
     "list": "List the experiments, and who takes part in them here.",
     "show": "Draw a saved result again.",
+    "compare": "Compare two results of one experiment: what is better or worse beyond the spread.",
 }
 STATUSES = (
     "Exit status: 0 measured, 1 nothing could be measured or kept, 2 wrong usage, 128 + the signal "
@@ -44,7 +45,7 @@ def lab_app(first: str) -> App:
             raise UsageError(str(error)) from error
     for name, experiment in experiments.items():
         settings = "".join(
-            f"\n\n--set {setting.name}=...: {setting.help} Default: {setting.default}."
+            f"\n\n--set {setting.name}={setting.default}: {setting.help}; {setting.allowed}."
             for setting in experiment.settings
         )
         text = f"{experiment.title}\n\n{experiment.question}{settings}\n\n{STATUSES}"
