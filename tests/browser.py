@@ -59,16 +59,16 @@ class Browser:
         self._events: list[dict[str, Any]] = []
         self._buffer = b""
         self._last_id = 0
-        self._pid = 0
+        self.process = 0
 
     def __enter__(self) -> Browser:
         self._cleanup = contextlib.ExitStack()
         with contextlib.ExitStack() as started:
             folder = tempfile.TemporaryDirectory(prefix="browser-", ignore_cleanup_errors=True)
-            home = started.enter_context(folder)
-            self._log = Path(home) / "log"
+            self.folder = Path(started.enter_context(folder))
+            self._log = self.folder / "log"
             started.callback(self._end)
-            self._start(home, started)
+            self._start(started)
             self.send("Browser.getVersion")
             self._cleanup = started.pop_all()
         return self
@@ -105,7 +105,7 @@ class Browser:
             raise BrowserError(f"{method}: {answer['error'].get('message')}")
         return answer["result"]
 
-    def _start(self, home: str, started: contextlib.ExitStack) -> None:
+    def _start(self, started: contextlib.ExitStack) -> None:
         # The browser reads commands from descriptor 3 and writes to 4: ours are above those.
         pipes = [*os.pipe(), *os.pipe()]
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in pipes]
@@ -114,17 +114,17 @@ class Browser:
         its_input, self._commands, self._answers, its_output = ends
         started.callback(os.close, self._commands)
         started.callback(os.close, self._answers)
-        options = [*OPTIONS, f"--user-data-dir={home}/profile"]
+        options = [*OPTIONS, f"--user-data-dir={self.folder / 'profile'}"]
         if os.geteuid() == 0:
             options.append("--no-sandbox")  # its sandbox refuses to start as root
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT, 0o600)
         null = os.open(os.devnull, os.O_RDONLY)
         copies = [(null, 0), (log, 1), (log, 2), (its_input, 3), (its_output, 4)]
         try:
-            self._pid = os.posix_spawn(
+            self.process = os.posix_spawn(
                 self._executable,
                 [self._executable, *options],
-                {**os.environ, "HOME": home},
+                {**os.environ, "HOME": str(self.folder)},
                 file_actions=[(os.POSIX_SPAWN_DUP2, old, new) for old, new in copies],
                 setsid=True,
             )
@@ -134,20 +134,20 @@ class Browser:
 
     def _end(self) -> None:
         """Politely, then with its whole process group; also where it never came up."""
-        if not self._pid:
+        if not self.process:
             return
         with contextlib.suppress(BrowserError, OSError):
             os.write(self._commands, b'{"id":0,"method":"Browser.close"}\0')
         limit = time.monotonic() + SECONDS_TO_END
-        handle = os.pidfd_open(self._pid)
+        handle = os.pidfd_open(self.process)
         try:
             select.select([handle], [], [], max(0.0, limit - time.monotonic()))
         finally:
             os.close(handle)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
-        self._pid = 0
+            os.killpg(self.process, signal.SIGKILL)
+        os.waitpid(self.process, 0)
+        self.process = 0
 
     def _receive(self, limit: float, waiting_for: str) -> dict[str, Any]:
         while b"\0" not in self._buffer:

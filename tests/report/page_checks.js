@@ -41,7 +41,7 @@
     const groups = [".rules i", ".yticks i", ".along i", ".names > div", ".tick i"];
     for (const drawing of document.querySelectorAll(".barchart, .linechart, .timeline")) {
       for (const selector of groups) {
-        const shown = this.texts().length && [...drawing.querySelectorAll(selector)].filter((each) => each.checkVisibility());
+        const shown = [...drawing.querySelectorAll(selector)].filter((each) => each.checkVisibility());
         const boxes = shown.map((each) => each.getBoundingClientRect());
         for (let first = 0; first < boxes.length; first++)
           for (let second = first + 1; second < boxes.length; second++)

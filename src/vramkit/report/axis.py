@@ -98,7 +98,7 @@ def _log_ticks(low: float, high: float, unit: Unit, base: float, most: int) -> l
 
     Each is counted in its own unit: 100 ns, 1 µs, 10 µs.
     """
-    first = math.floor(math.log(low, base) + 1e-9)
+    first = math.ceil(math.log(low, base) - 1e-9)
     last = math.floor(math.log(high, base) + 1e-9)
     every = math.ceil((last - first) / most) or 1
     if base == 2:
@@ -106,7 +106,9 @@ def _log_ticks(low: float, high: float, unit: Unit, base: float, most: int) -> l
     start = -(-first // every) * every
     values: list[float] = [base**power for power in range(start, last + 1, every)]
     if base == 10 and (last - first + 1) * 3 <= most + 2:
-        values = [base**power * factor for power in range(first, last + 1) for factor in NICE[:3]]
+        values = [
+            base**power * factor for power in range(first - 1, last + 1) for factor in NICE[:3]
+        ]
     return [
         _log_tick(value, unit) for value in values if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)
     ]

@@ -28,7 +28,7 @@ def bar_chart_lines(block: BarChart, width: int) -> list[Text]:
     if width - label - 4 - max(map(len, values)) < GOOD_COLUMNS:
         values = _figures(block, spreads=False)
     columns = max(LEAST_COLUMNS, width - label - 4 - max(map(len, values)))
-    scale = bar_scale(block, max(3, columns // 12))
+    scale = bar_scale(block, max(3, columns // 10))
     group = ""
     for bar, name, value in zip(block.bars, labels, values, strict=True):
         if bar.group != group:

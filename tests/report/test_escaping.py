@@ -11,7 +11,7 @@ from vramkit.report.html import page
 
 NASTY = """</title></style><script>alert(1)</script><b onclick="x" title='y'>"'` onload=`z`"""
 # Words that the page's style knows; they come from us alone.
-CHOSEN = {"tone", "kind", "state", "language"}
+CHOSEN = {"tone", "kind", "state", "language", "unit", "scale", "better"}
 
 DOCUMENTS = {
     "text": blocks.Text("x"),
@@ -24,6 +24,25 @@ DOCUMENTS = {
         "x", [blocks.Lane("x", [blocks.Span("x", 0.0, 1.0, "kernel")])], 1.0, "x"
     ),
     "bars": blocks.Bars("x", "x", [blocks.Bar("x", {"live": 1, "idle": 2})], "x"),
+    "bar chart": blocks.BarChart(
+        "x",
+        [
+            blocks.ValueBar("x", 1.0, 0.5, 2.0, "x", "x", "good", "x"),
+            blocks.ValueBar("x", None, series="y", why="x"),
+        ],
+        "ms",
+        "x",
+        "lower",
+        caption="x",
+    ),
+    "line chart": blocks.LineChart(
+        "x",
+        [blocks.Series("x", [(0.0, 1.0), (1.0, 2.0)], [(0.0, 2.0), (1.0, 3.0)])],
+        blocks.Axis("x", "s"),
+        blocks.Axis("x", "bytes"),
+        [blocks.Level("x", 1.0, "bad")],
+        "x",
+    ),
     "memory map": blocks.MemoryMap(
         "x",
         4,
