@@ -7,8 +7,9 @@ from typing import cast
 
 from vramkit.lab.allocators import ALLOCATORS
 from vramkit.lab.experiment import Experiment
+from vramkit.lab.fragmentation import FRAGMENTATION
 
-EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in (ALLOCATORS,)}
+EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in (ALLOCATORS, FRAGMENTATION)}
 
 
 def find(name: str) -> Experiment:

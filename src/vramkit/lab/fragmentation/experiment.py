@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from vramkit.driver import Driver
 
 QUESTION = (
-    "Does allocation get slower as memory falls to pieces? A hundred allocations are timed on a new "
-    "allocator, after 50 rounds of blocks of all sizes, and after 100 rounds more; alone, and with "
+    "Does allocation get slower as memory falls to pieces? A hundred allocations are timed on a "
+    "new allocator, after 50 rounds of blocks of all sizes, and after 100 rounds more; alone, and with "
     "a kernel that writes each block. Arms with a warm-up, with memory that is there already, and "
     "without the mixed rounds tell apart why an allocator gets faster or slower. Then come cases "
     "that are harder: sizes that differ by 10,000, a million small blocks, a long run, and memory "
@@ -31,6 +31,7 @@ QUANTITIES = {
     "mix_4": Quantity("phase 4, a call", "ns"),
     "early": Quantity("a call, early", "ns"),
     "late": Quantity("a call, late", "ns"),
+    "blocks": Quantity("blocks in use at once", "count", "neither"),
     "one_piece": Quantity("largest piece over free memory", "ratio", "higher"),
     "largest": Quantity("largest piece", "bytes", "higher"),
     "served": Quantity("requests served at the limit", "ratio", "higher"),
@@ -41,7 +42,8 @@ QUANTITIES = {
 SETTINGS = (
     Setting("scale", 1.0, "rounds of the phases and of the size range, and the small card's size, "
             "as a part of the default", 0.01, 100.0),
-    Setting("blocks", 1_000_000, "small blocks in use at once", 1000, 100_000_000),
+    Setting("blocks", 0, "small blocks in use at once; 0: a million, on the simulated GPU 20,000",
+            0, 100_000_000),
     Setting("rounds", 1000, "of the long run, 100 allocations each", 10, 100_000_000),
 )  # fmt: skip
 EXTREMES = ("size_range", "small_blocks", "long_run")

@@ -1,14 +1,13 @@
 """The four phases, and the extreme cases, as programs of one thread on one stream.
 
 Phases 1, 3 and 5 are 100 allocations, timed; then they are freed. What follows at once is the same
-again, round after round. Phases 2 and 4 are rounds of blocks of all sizes that come and go, of which
-200 stay.
+again, round after round. Phases 2 and 4 are rounds of blocks of all sizes that come and go, and 200
+of them stay.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from typing import Literal
 
 from vramkit.lab.fragmentation.sequences import (

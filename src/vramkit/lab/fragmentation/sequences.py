@@ -1,5 +1,7 @@
-"""Sizes and counts of the phases, as benchmarks/native/allocators_phases.h has them: a test compares
-the two."""
+"""Sizes and counts of the phases.
+
+They are those of benchmarks/native/allocators_phases.h: a test compares the two.
+"""
 
 from __future__ import annotations
 
