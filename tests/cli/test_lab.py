@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from lab.runs import NAME, PROGRAMS, ends, report, row
 
-from vramkit.lab.result import load, save
+from vramkit.cli.lab.run import Keeper
+from vramkit.lab.result import Report, load, save
 
 from .support import SETTINGS, VramkitHere
 
@@ -86,6 +87,26 @@ def test_the_command_in_a_result_measures_the_same_again(
     assert [row["workload"] for row in rows[0]] == ["first", "last"]
     assert rows[0] == rows[1] and rows[0][0]["values"]["time"]
     assert vramkit_here("lab", "show", "b.json", "--json").stdout == second.stdout
+
+
+@pytest.mark.usefixtures("driver")
+def test_the_experiment_of_the_documentation_runs(
+    vramkit_here: VramkitHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "lab.md").read_text("utf-8")
+    (tmp_path / "my_lab.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    chosen = ("--driver", "sim", "--repetitions", "2", "--set", "size=64KiB", "--json")
+    done = vramkit_here("lab", "my_lab:FILLS", *chosen)
+    assert done.status == 0, done.stderr
+    document = json.loads(done.stdout)
+    times = {(row["workload"], row["subject"]): row["values"]["time"] for row in document["rows"]}
+    assert len(times) == 4 and document["settings"] == {"size": 64 << 10}
+    for subject in ("call", "kernel"):
+        once, many = times["once", subject], times["many", subject]
+        # The virtual clock repeats exactly.
+        assert once[0] == once[1] and many[0] == many[1] and once[0] < many[0]
 
 
 @pytest.mark.usefixtures("driver")
@@ -229,6 +250,27 @@ def test_a_full_disk_does_not_end_the_run(
     assert done.status == 1
     assert "4 rows have figures." in done.stdout
     assert "the last figures are not in a.json: [Errno 28] No space left" in done.stderr
+
+
+def test_writing_takes_a_twentieth_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    kept: list[int] = []
+
+    def slow_save(report: Report, path: Path) -> None:
+        nonlocal now
+        now += 2.0
+        kept.append(report.seed)
+
+    monkeypatch.setattr("vramkit.lab.result.save", slow_save)
+    keeper = Keeper(tmp_path / "a.json", lambda: now)
+    for seed in range(100):
+        keeper.keep(report(seed=seed))
+        now += 1.0
+    assert kept == [0, 38, 76]
+    keeper.keep_now(report(seed=100))
+    assert kept[-1] == 100
 
 
 # The end of a run from outside: real processes

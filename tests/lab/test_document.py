@@ -9,7 +9,8 @@ from rich.console import Console
 
 from vramkit.lab.document import document
 from vramkit.lab.experiment import Experiment
-from vramkit.lab.result import Report, Row
+from vramkit.lab.result import Quantity, Report, Row
+from vramkit.lab.words import spread_text
 from vramkit.report.html import page
 from vramkit.report.terminal import print_document
 
@@ -85,3 +86,10 @@ def test_a_real_card_is_not_called_simulated() -> None:
 @pytest.mark.parametrize(("repetitions", "few"), [(4, True), (5, False)])
 def test_too_few_repetitions_are_said(repetitions: int, few: bool) -> None:
     assert ("fewer than 5 repetitions" in as_text(report(repetitions=repetitions))) is few
+
+
+def test_spread_stands_beside_a_figure_that_has_one() -> None:
+    time = Quantity("it", "ms")
+    assert spread_text(time, [2.0] * 5) == "2.00 ms"
+    assert spread_text(time, [1.9, 2.0, 2.0, 2.0, 2.1]) == "2.00 ms ± 3.0 %"
+    assert spread_text(time, [0.0, 1.0, 9.0]) == "1.00 ms ± 360 %"

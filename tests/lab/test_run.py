@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -176,6 +177,22 @@ def test_the_time_limit_of_the_run_keeps_what_was_measured(tmp_path: Path) -> No
     assert row_of(found, "hangs", "first").outcome == "measured"
     assert row_of(found, "hangs", MIDDLE).outcome == "not run"
     assert row_of(found, "hangs", "last").outcome == "not run"
+    assert all(ends(int(pid)) for pid in wait.read_text().split())
+
+
+def test_a_second_ctrl_c_does_not_wait_for_a_subject_that_ignores_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vramkit.lab.child.GRACE_SECONDS", 1e6)
+    wait = tmp_path / "wait"
+
+    def clock() -> float:
+        if wait.exists() and not run.signals:
+            run.signals.extend([signal.SIGINT, signal.SIGINT])
+        return time.monotonic()
+
+    run = fake_run(["ignores_the_end"], ["middle"], given=(f"wait={wait}",), clock=clock)
+    assert run.run().stopped == "interrupted"
     assert all(ends(int(pid)) for pid in wait.read_text().split())
 
 

@@ -43,6 +43,20 @@ COMMANDS = {
 
         Exit status: 2 wrong usage, 127 no such program, else the program's own: its exit status, or
         128 + the signal that ended it.""",
+    "replay": """Replay a recorded program on every allocator: what it holds, which card it needs.
+
+        Takes what vramkit record writes, PyTorch memory snapshots, logs of RMM and plain traces:
+        vramkit replay trace.csv.gz --card 24GiB --html report.html
+
+        Exit status: 0 replayed, 1 nothing could be replayed or kept, 2 wrong usage or no trace,
+        130 stopped by Ctrl-C; what was measured until then is kept.""",
+    "advise": """Say what would help a recorded program: another allocator, offload, sharing, ...
+
+        Reads the same files as replay, and says for each piece of advice what to expect and how to
+        check it:
+        vramkit advise snapshot.pickle --card 24GiB
+
+        Exit status: 0 advised, 2 wrong usage or no trace.""",
     "plan": """Predict what streaming a model's weights costs, before the run and without the card.
 
         Runs the engine of vramkit.offload() on the simulated GPU. Reads a transformers config or

@@ -6,8 +6,9 @@ import math
 
 from vramkit.lab.compare import Change, Comparison, Judgement, OneSided
 from vramkit.lab.samples import FEWEST, NOISE, Difference
+from vramkit.lab.words import value_text
 from vramkit.report.blocks import Block, Callout, Document, Section, Table, Text, Tone
-from vramkit.report.units import count_text, value_text
+from vramkit.report.units import count_text
 
 RULE = (
     "A figure is lower or higher where the percentiles of its repetitions (10 and 90) do not "
@@ -81,8 +82,8 @@ def _row(change: Change, comparison: Comparison) -> list[str]:
         _case(change.workload, change.arm),
         change.subject,
         quantity.title,
-        value_text(change.old.median, quantity.unit),
-        value_text(change.new.median, quantity.unit),
+        value_text(quantity, change.old.median),
+        value_text(quantity, change.new.median),
         _change(change.difference),
         WORDS.get(change.judgement, change.judgement),
     ]

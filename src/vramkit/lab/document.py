@@ -11,8 +11,8 @@ from vramkit.report.units import bytes_text, count_text
 HOW = (
     "Each repetition of a subject ran in a process of its own. The subjects took turns, in an "
     "order that changed with each repetition. A figure is the median of the repetitions, and its "
-    "spread goes from the tenth to the ninetieth percentile. Two figures differ where their "
-    "spreads do not overlap."
+    "spread goes from the tenth to the ninetieth percentile; what stands after ± is half of that "
+    "way. Two figures differ where their spreads do not overlap."
 )
 FEW = (
     f"There were fewer than {FEWEST} repetitions: only figures that repeat exactly are told apart."
@@ -34,12 +34,19 @@ def document(experiment: Experiment, report: Report) -> Document:
         ("How to check it", _again(report)),
     ]
     return Document(
-        title=f"vramkit lab {report.experiment}: {experiment.title}",
+        title=f"{_command(experiment, report)}: {experiment.title}",
         summary=experiment.question,
         facts=_facts(report),
         sections=[Section(title, blocks) for title, blocks in parts if blocks],
         simulated=report.simulated,
     )
+
+
+def _command(experiment: Experiment, report: Report) -> str:
+    """One that is not in the catalog may have a command of its own."""
+    if report.command.startswith(f"vramkit {experiment.name} "):
+        return f"vramkit {experiment.name}"
+    return f"vramkit lab {report.experiment}"
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:

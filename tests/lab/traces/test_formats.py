@@ -126,9 +126,9 @@ done,device,3,0,33,cuCtxSynchronize
 @9,3000,idle
 """
     first, second, child = read_traces(written(tmp_path, RECORD_HEADER + lines))
-    assert first.name == "some, process 7, device 0"
-    assert second.name == "some, process 7, device 3"
-    assert child.name == "some, process 8, device 0"
+    assert first.name == "some process 7 device 0"
+    assert second.name == "some process 7 device 3"
+    assert child.name == "some process 8 device 0"
     # What is on a stream without blocks may be on any device.
     assert [row[:2] for row in events(first)] == [
         ("allocate", 0),
@@ -184,7 +184,7 @@ def test_a_snapshot_is_a_trace_for_each_device(tmp_path: Path) -> None:
     ]
     third = [event("alloc", 500, 5), event("snapshot", 0, 0), event("free_requested", 500, 5)]
     traces = read_traces(snapshot_file(tmp_path, snapshot(first, [], third, _100=30)))
-    assert [trace.name for trace in traces] == ["torch, device 0", "torch, device 2"]
+    assert [trace.name for trace in traces] == ["torch device 0", "torch device 2"]
     assert events(traces[0]) == [("allocate", 0, 0, 0), ("free", 0, OWN, 0), ("allocate", 1, 1, 0)]
     assert traces[0].sizes.tolist() == [10, 30]
     assert traces[0].times.tolist() == [5000, 6000, 9000]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,9 +54,9 @@ class Options:
     html: Path | None = None
     json: bool = False
 
-    def command(self, name: str, driver: str) -> str:
-        """That measures the same again."""
-        words = ["vramkit", "lab", name, "--driver", driver, "--seed", str(self.seed)]
+    def command(self, start: Sequence[str], driver: str) -> str:
+        """That measures the same again; it begins with `start`."""
+        words = [*start, "--driver", driver, "--seed", str(self.seed)]
         words += ["--repetitions", str(self.repetitions)]
         if self.device:
             words += ["--device", str(self.device)]

@@ -27,9 +27,10 @@ class Steps(Protocol):
 
 
 @contextmanager
-def steps() -> Iterator[Steps]:
+def steps(said: str) -> Iterator[Steps]:
+    """`said` stands before each line: the command."""
     if not sys.stderr.isatty():
-        yield Lines()
+        yield Lines(said)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -42,17 +43,18 @@ def steps() -> Iterator[Steps]:
     with Progress(
         *columns, console=errors(), transient=True, refresh_per_second=REFRESH_PER_SECOND
     ) as bar:
-        yield Bar(bar)
+        yield Bar(said, bar)
 
 
 class Lines:
     """The first step, and then one every ten seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, said: str) -> None:
+        self._said = said
         self._next = 0.0
 
     def line(self, text: str) -> None:
-        print(f"vramkit lab: {text}", file=sys.stderr, flush=True)
+        print(f"{self._said}: {text}", file=sys.stderr, flush=True)
 
     def step(self, step: Step) -> None:
         now = time.monotonic()
@@ -62,12 +64,13 @@ class Lines:
 
 
 class Bar:
-    def __init__(self, bar: Progress) -> None:
+    def __init__(self, said: str, bar: Progress) -> None:
+        self._said = said
         self._bar = bar
         self._task = bar.add_task("starting", total=None, left="")
 
     def line(self, text: str) -> None:
-        self._bar.console.print(f"vramkit lab: {text}", markup=False, soft_wrap=True)
+        self._bar.console.print(f"{self._said}: {text}", markup=False, soft_wrap=True)
 
     def step(self, step: Step) -> None:
         self._bar.update(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from vramkit.lab.experiment import Experiment
     from vramkit.lab.result import Report
     from vramkit.lab.run import Run
+    from vramkit.lab.settings import Value
 
 NOTHING = 1
 
@@ -31,25 +33,35 @@ def command(name: str) -> Callable[..., int]:
     return run
 
 
-def run_experiment(name: str, options: Options) -> int:
+def run_experiment(
+    name: str,
+    options: Options,
+    *,
+    start: Sequence[str] = (),
+    settings: dict[str, Value] | None = None,
+) -> int:
+    """`start` has the first words of the command, where it is another than `vramkit lab NAME`, and
+    `settings` are those that it has instead of --set."""
     from vramkit.cli.lab.progress import steps
     from vramkit.lab.catalog import find
 
     _check(options)
     experiment = find(name)
     try:
-        run, why_simulated = _prepared(experiment, name, options)
+        run, why_simulated = _prepared(experiment, name, options, start, settings)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    keeper = _Keeper(options.output)
+    said = f"vramkit {start[1] if start else 'lab'}"
+    keeper = Keeper(options.output)
     run.changed = keeper.keep
-    with steps() as tell:
+    with steps(said) as tell:
         run.tell = tell.step
         tell.line(_opening(run.report, why_simulated))
         run.run()
+    keeper.keep_now(run.report)
     _show(experiment, run.report, options)
     for line in _ending(run.report, options, keeper.error):
-        print(f"vramkit lab: {line}", file=sys.stderr)
+        print(f"{said}: {line}", file=sys.stderr)
     if run.signals:
         return 128 + run.signals[0]
     measured = any(row.values for row in run.report.rows)
@@ -79,7 +91,13 @@ def _check(options: Options) -> None:
             raise UsageError(f"--output and --html are both {options.html}")
 
 
-def _prepared(experiment: Experiment, name: str, options: Options) -> tuple[Run, str | None]:
+def _prepared(
+    experiment: Experiment,
+    name: str,
+    options: Options,
+    start: Sequence[str],
+    settings: dict[str, Value] | None,
+) -> tuple[Run, str | None]:
     """The run, and why the simulated GPU was taken where nobody asked for it."""
     from vramkit.cli.opening import driver_spec, open_driver_or_simulate
     from vramkit.driver.opening import reset_simulator
@@ -88,7 +106,8 @@ def _prepared(experiment: Experiment, name: str, options: Options) -> tuple[Run,
     from vramkit.lab.run import Run
     from vramkit.lab.settings import resolve
 
-    settings = resolve(experiment.settings, options.set)
+    if settings is None:
+        settings = resolve(experiment.settings, options.set)
     cases = chosen_cases(names(options.cases), experiment.cases(settings))
     driver, why_simulated = open_driver_or_simulate(options.driver)
     spec = driver_spec(options.driver, driver)
@@ -110,7 +129,7 @@ def _prepared(experiment: Experiment, name: str, options: Options) -> tuple[Run,
         settings=settings,
         seed=options.seed,
         repetitions=options.repetitions,
-        command=options.command(name, spec),
+        command=options.command(start or ("vramkit", "lab", name), spec),
     )
     run = Run(
         experiment,
@@ -132,23 +151,36 @@ def _check_device(driver: Driver, device: int) -> None:
         raise UsageError(f"--device is {device}; it may be 0 to {count - 1}")
 
 
-class _Keeper:
-    """Writes the result after each measurement. A full disk does not end the run."""
+class Keeper:
+    """Writes the result after each measurement. A full disk does not end the run.
 
-    def __init__(self, path: Path | None) -> None:
+    A result with long series takes a while to write, beside what is being measured: then some
+    measurements are written with the next one, so that writing takes a twentieth of the time.
+    """
+
+    def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
+        self._clock = clock
+        self._next = 0.0
         self.error: OSError | None = None
 
     def keep(self, report: Report) -> None:
+        if self._clock() >= self._next:
+            self.keep_now(report)
+
+    def keep_now(self, report: Report) -> None:
         from vramkit.lab.result import save
 
         if self._path is None:
             return
+        began = self._clock()
         try:
             save(report, self._path)
             self.error = None
         except OSError as error:
             self.error = error
+        ended = self._clock()
+        self._next = ended + 19 * (ended - began)
 
 
 def _show(experiment: Experiment, report: Report, options: Options) -> None:

@@ -44,7 +44,7 @@ def read_recorded(content: Content) -> list[Trace]:
         except ValueError as error:
             raise content.wrong(error, number) from error
     builders = [
-        (f"{name}, process {process.number}, device {device}", builder)
+        (f"{name} process {process.number} device {device}", builder)
         for process in processes
         for device, builder in process.by_device()
     ]

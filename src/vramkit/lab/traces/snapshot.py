@@ -43,6 +43,8 @@ class Blocks(msgspec.Struct, frozen=True):
     """1: the block is freed, 0: allocated."""
     living: dict[int, tuple[int, int]]
     """Bytes and stream, by address, of what was in use when the snapshot was taken."""
+    held: int
+    """Most bytes that PyTorch's allocator had taken from the driver."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -124,7 +126,21 @@ def _blocks(snapshot: Mapping[str, Any], device: int, events: list[dict[str, Any
         for column, value in zip(columns, values, strict=True):
             column.append(value)
     addresses, sizes, streams, times_us, frees = (column.tobytes() for column in columns)
-    return Blocks(device, addresses, sizes, streams, times_us, frees, living)
+    held = _most_held(snapshot, device, events)
+    return Blocks(device, addresses, sizes, streams, times_us, frees, living, held)
+
+
+_HELD = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+
+
+def _most_held(snapshot: Mapping[str, Any], device: int, events: list[dict[str, Any]]) -> int:
+    """Known at the end, and back from there by what was taken and given back."""
+    segments = [each for each in snapshot.get("segments", []) if each["device"] == device]
+    held = most = sum(_number(each["total_size"], "the size of a segment") for each in segments)
+    for event in reversed(events):
+        held -= _HELD.get(event["action"], 0) * _number(event.get("size", 0), "the size")
+        most = max(most, held)
+    return most
 
 
 def _number(value: object, what: str) -> int:
@@ -147,7 +163,7 @@ def read_snapshot(content: Content) -> list[Trace]:
     traces = []
     for blocks in answer.devices:
         try:
-            traces.append(trace_of(f"{name}, device {blocks.device}", blocks))
+            traces.append(trace_of(f"{name} device {blocks.device}", blocks))
         except ValueError as error:
             raise content.wrong(f"device {blocks.device}, {error}") from error
     traces = [trace for trace in traces if trace.allocations]
@@ -187,7 +203,7 @@ def trace_of(name: str, blocks: Blocks) -> Trace:
             seen.remove(address)
         else:
             before[address] = size, stream
-    builder = TraceBuilder(name, "PyTorch", timed=True)
+    builder = TraceBuilder(name, "PyTorch", timed=True, held=blocks.held or None)
     start = min((at_us for _, _, _, at_us, _ in _events(blocks)), default=0) * 1000
     # Another block may have the address later, so the keys of what is left are others.
     left = {("left", at): block for at, block in blocks.living.items() if at not in seen}

@@ -73,6 +73,9 @@ class Trace:
     """The largest sum of the sizes of live blocks."""
     refused: int = 0
     """Allocations that failed when it was recorded; they are not among the events."""
+    held: int | None = None
+    """Most bytes that the program's own allocator had taken from the driver, where the file says
+    so."""
     has_work: bool = False
     """Launches and points of order were recorded, not only blocks."""
 
@@ -103,6 +106,7 @@ class TraceBuilder:
     sizes: array[int] = field(default_factory=lambda: array("q"))
     live: dict[Hashable, int] = field(default_factory=dict)
     refused: int = 0
+    held: int | None = None
     _stream_numbers: dict[Hashable, int] = field(default_factory=dict)
     _event_numbers: dict[Hashable, int] = field(default_factory=dict)
     _thread_numbers: dict[Hashable, int] = field(default_factory=dict)
@@ -176,6 +180,7 @@ class TraceBuilder:
             max(len(self._thread_numbers), 1),
             self._peak,
             self.refused,
+            self.held,
             self.source == "vramkit record",
         )
 
