@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 QUESTION = (
     "Does allocation get slower as memory falls to pieces? A hundred allocations are timed on a "
-    "new allocator, after 50 rounds of blocks of all sizes, and after 100 rounds more; alone, and with "
-    "a kernel that writes each block. Arms with a warm-up, with memory that is there already, and "
-    "without the mixed rounds tell apart why an allocator gets faster or slower. Then come cases "
-    "that are harder: sizes that differ by 10,000, a million small blocks, a long run, and memory "
-    "that is nearly used up."
+    "new allocator, after 50 rounds of blocks of all sizes, and after 100 rounds more; alone, and "
+    "with a kernel that writes each block. Arms with a warm-up, with memory that is there already, "
+    "and without the mixed rounds tell apart why an allocator gets faster or slower. Then come "
+    "cases that are harder: sizes that differ by 10,000, a million small blocks, a long run, and "
+    "memory that is nearly used up."
 )
 QUANTITIES = {
     "phase_1": Quantity("phase 1, an allocation", "ns"),
