@@ -87,3 +87,13 @@ def claim_table(report: Report, claims: Sequence[Claim]) -> Table:
         found = claim.judged(report)
         rows.append([claim.text, found.verdict, found.figures, found.rule])
     return Table(["claim", "verdict", "figures", "rule"], rows, "What the study claims")
+
+
+def without_repeated_rules(findings: Sequence[Finding]) -> list[Finding]:
+    """Each rule stands under the first finding that it made."""
+    seen: set[str] = set()
+    found = []
+    for each in findings:
+        found.append(Finding(each.tone, each.text) if each.rule in seen else each)
+        seen.add(each.rule)
+    return found

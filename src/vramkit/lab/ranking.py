@@ -59,8 +59,8 @@ def listed(names: Sequence[str]) -> str:
 
 
 def percent(relative: float, *, sign: bool = False) -> str:
-    """0.021: 2.1 %; from 100 on without decimals."""
-    digits = 0 if abs(relative) >= 1 else 1
+    """0.021: 2.1 %; from 100 % on without decimals, below 1 % with two."""
+    digits = 0 if abs(relative) >= 0.9995 else 1 if abs(relative) >= 0.01 else 2
     return f"{relative * 100:{'+' if sign else ''}.{digits}f} %"
 
 

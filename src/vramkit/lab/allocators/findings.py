@@ -9,7 +9,7 @@ from vramkit.lab.allocators.experiment import ENGINES, arm_of
 from vramkit.lab.allocators.memory_limited import NAME as MEMORY_LIMITED
 from vramkit.lab.allocators.memory_limited import SIZINGS
 from vramkit.lab.allocators.workloads import DYNAMIC, PREDICTABLE
-from vramkit.lab.claims import claim_summary
+from vramkit.lab.claims import claim_summary, without_repeated_rules
 from vramkit.lab.experiment import Finding
 from vramkit.lab.ranking import Ranking, listed, measured, medians, percent, rank, ranking_text
 from vramkit.lab.result import Report
@@ -48,7 +48,7 @@ def findings(report: Report) -> list[Finding]:
     found += _held(report)
     found += _memory_limited(report)
     found += _engines_left_out(report)
-    return [*found, claim_summary(report, CLAIMS)]
+    return without_repeated_rules([*found, claim_summary(report, CLAIMS)])
 
 
 def ranked_cases() -> list[tuple[str, str]]:

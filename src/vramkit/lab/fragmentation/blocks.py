@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vramkit.lab.claims import claim_table
-from vramkit.lab.fragmentation.changes import change, change_text, explain, faster_by_arm
+from vramkit.lab.fragmentation.changes import change, change_text, explanation
 from vramkit.lab.fragmentation.claims import CLAIMS
 from vramkit.lab.fragmentation.experiment import EXTREMES, NEARLY_FULL
 from vramkit.lab.fragmentation.measuring import ALONE, TOUCH
@@ -74,7 +74,7 @@ def _arms_table(report: Report) -> list[Block]:
             difference = change(report, subject, ALONE, arm, "phase_1", "phase_3")
             texts.append("" if difference is None else change_text(difference))
         if any(texts):
-            lines.append([subject, *texts, explain(faster_by_arm(report, subject, ALONE))])
+            lines.append([subject, *texts, explanation(report, subject, ALONE)])
     if not lines:
         return []
     return [Table(["allocator", *ARMS, "explanation"], lines, "From phase 1 to phase 3, alone")]

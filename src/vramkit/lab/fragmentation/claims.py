@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vramkit.lab.claims import FACTOR, NOT_MEASURED, Claim, Judged, Verdict
-from vramkit.lab.fragmentation.changes import change, change_text, explain, faster_by_arm
+from vramkit.lab.fragmentation.changes import change, change_text, explanation
 from vramkit.lab.fragmentation.measuring import ALONE
 from vramkit.lab.result import Report
 
@@ -69,7 +69,7 @@ def all_within(report: Report) -> Judged:
 def pool_is_explained(report: Report) -> Judged:
     """It names three reasons; whether one of them can be seen."""
     name = _one_of(POOL, report)
-    found = explain(faster_by_arm(report, name, ALONE))
+    found = explanation(report, name, ALONE)
     verdict: Verdict = (
         "confirmed" if found in ("first use", "caches", "mixing") else "not confirmed"
     )

@@ -42,7 +42,7 @@ QUANTITIES = {
 SETTINGS = (
     Setting("scale", 1.0, "rounds of the phases and of the size range, and the small card's size, "
             "as a part of the default", 0.01, 100.0),
-    Setting("blocks", 0, "small blocks in use at once; 0: a million, on the simulated GPU 20,000",
+    Setting("blocks", 0, "small blocks in use at once; 0: a million, on the simulated GPU 10,000",
             0, 100_000_000),
     Setting("rounds", 1000, "of the long run, 100 allocations each", 10, 100_000_000),
 )  # fmt: skip

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from vramkit.lab.claims import claim_summary
+from vramkit.lab.claims import claim_summary, without_repeated_rules
 from vramkit.lab.experiment import Finding
 from vramkit.lab.fragmentation.changes import (
     EXPLANATIONS,
     RULE,
     change,
     change_text,
-    explain,
-    faster_by_arm,
+    explanation,
 )
 from vramkit.lab.fragmentation.claims import CLAIMS
 from vramkit.lab.fragmentation.experiment import EXTREMES, NEARLY_FULL
@@ -45,7 +44,7 @@ def findings(report: Report) -> list[Finding]:
     found += [each for name in subjects for each in _of_subject(report, name)]
     found += [each for workload in EXTREMES for each in _extreme(report, workload)]
     found += _nearly_full(report)
-    return [*found, claim_summary(report, CLAIMS)]
+    return without_repeated_rules([*found, claim_summary(report, CLAIMS)])
 
 
 def _share(report: Report) -> Finding:
@@ -79,11 +78,11 @@ def _of_subject(report: Report, subject: str) -> list[Finding]:
         return []
     text = f"`{subject}`, an allocation against phase 1: {'; '.join(parts)}."
     found = [Finding("plain", text, CHANGE_RULE)]
-    explanation = explain(faster_by_arm(report, subject, ALONE))
-    if explanation != "nothing to explain":
-        text = f"`{subject}` got faster after phase 1: {EXPLANATIONS[explanation]}."
-        if explanation == "unknown":
-            text = f"Why `{subject}` changed cannot be said: {EXPLANATIONS[explanation]}."
+    why = explanation(report, subject, ALONE)
+    if why != "nothing to explain":
+        text = f"`{subject}` got faster after phase 1: {EXPLANATIONS[why]}."
+        if why == "unknown":
+            text = f"Why `{subject}` changed cannot be said: {EXPLANATIONS[why]}."
         found.append(Finding("plain", text, RULE))
     return found
 

@@ -52,7 +52,7 @@ def measure_case(case: Case, subject: Subject, lab: Lab) -> dict[str, float]:
 
 def default_blocks(lab: Lab) -> int:
     """A million. Some calls of the simulated GPU take longer with each block that is in use."""
-    return 1_000_000 if lab.driver.sim is None else 20_000
+    return 1_000_000 if lab.driver.sim is None else 10_000
 
 
 def _extreme(program: Program, subject: Subject, lab: Lab) -> dict[str, float]:
