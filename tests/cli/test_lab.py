@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from lab.runs import NAME, PROGRAMS, ends, report, row
 
+from vramkit.cli.lab.options import Options
 from vramkit.cli.lab.run import Keeper
 from vramkit.lab.result import Report, load, save
 
@@ -87,6 +88,22 @@ def test_the_command_in_a_result_measures_the_same_again(
     assert [row["workload"] for row in rows[0]] == ["first", "last"]
     assert rows[0] == rows[1] and rows[0][0]["values"]["time"]
     assert vramkit_here("lab", "show", "b.json", "--json").stdout == second.stdout
+
+
+def test_the_command_names_the_card_and_what_the_environment_has_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = ["vramkit", "lab", "it"]
+    options = Options(device=1, cases=["a b"], set=["note=x y"])
+    words = "vramkit lab it --driver {} --seed 0 --repetitions 5 --device 1 --cases 'a b' "
+    words += "--set 'note=x y' --case-limit 120"
+    monkeypatch.delenv("VRAMKIT_SIM", raising=False)
+    assert options.command(start, "sim") == words.format("sim")
+    monkeypatch.setenv("VRAMKIT_SIM", "devices=2,card=my card")
+    assert options.command(start, "sim:x") == (
+        "VRAMKIT_SIM='devices=2,card=my card' " + words.format("sim:x")
+    )
+    assert options.command(start, "cuda") == words.format("cuda")
 
 
 @pytest.mark.usefixtures("driver")

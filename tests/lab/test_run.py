@@ -38,6 +38,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
         ("full", "out of memory", "OutOfMemoryError: cuMemAlloc"),
         ("aborts", "failed", "ended by SIGABRT"),
         ("killed", "failed", "ended by SIGKILL"),
+        ("killed_by_another_signal", "failed", "ended by signal 40"),
         ("leaves", "failed", "exit status 7: no way on"),
         ("chatters", "failed", "exit status 1: last words é"),
         ("cannot", "not here", "it has no such operation"),
@@ -82,9 +83,10 @@ def test_rows_are_all_subjects_under_all_cases_and_who_is_absent_is_not_started(
     assert "absent" not in note.read_text()
 
 
-def test_a_row_that_failed_is_not_measured_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("subject", ["leaves", "raises"])
+def test_a_row_that_failed_is_not_measured_again(subject: str, tmp_path: Path) -> None:
     note = tmp_path / "note"
-    found = fake_run(["leaves"], repetitions=2, given=(f"note={note}",)).run()
+    found = fake_run([subject], repetitions=2, given=(f"note={note}",)).run()
     lines = [line.split() for line in note.read_text().splitlines()]
     assert [case for repetition, _, case, _ in lines if repetition == "0"] == [
         "first",
@@ -97,7 +99,7 @@ def test_a_row_that_failed_is_not_measured_again(tmp_path: Path) -> None:
     processes = [process for *_, process in lines]
     assert len(set(processes)) == 3
     assert processes[0] == processes[1] != processes[2] == processes[3] != processes[4]
-    assert len(row_of(found, "leaves", "last").values["time"]) == 2
+    assert len(row_of(found, subject, "last").values["time"]) == 2
 
 
 def test_a_row_keeps_the_series_and_drawings_of_the_last_repetition() -> None:
@@ -164,6 +166,7 @@ def test_a_subject_that_hangs_is_ended_with_what_it_started(
     assert (row.outcome, row.why) == ("timed out", "no result after 120 s")
     assert row_of(found, subject, Case("middle", "locked")).outcome == "measured"
     assert len(pids) == 2 and all(ends(pid) for pid in pids)
+    assert (tmp_path / "wait.over").exists() is (subject == "hangs")
 
 
 def test_the_time_limit_of_the_run_keeps_what_was_measured(tmp_path: Path) -> None:

@@ -78,6 +78,8 @@ def test_two_exact_repeats_are_enough_and_one_value_is_not() -> None:
 
 def test_overlapping_percentiles_are_no_difference() -> None:
     assert compare([1.0, 2, 3, 4, 5], [3.0, 4, 5, 6, 7]).verdict == "no difference"
+    # Percentiles that touch overlap.
+    assert compare([1.0] * 5, [1.0, 1.0, 2.0, 2.0, 2.0]).verdict == "no difference"
 
 
 def test_medians_within_the_noise_are_no_difference_however_exact() -> None:

@@ -129,6 +129,7 @@ def bar_charts() -> list[Block]:
         BarChart("By workload", grouped, "us", "allocator", "lower"),
         BarChart("Three series", series, "bytes", "allocator", "lower"),
         BarChart("Twenty series", many, "bytes/s", "policy", "higher"),
+        BarChart("Wide ticks", [ValueBar("a link", 59.9e9), ValueBar("b", 3e9)], "bytes/s"),
         BarChart("No bars", [], "ms"),
         BarChart("No values", [ValueBar("a", None, why="timed out"), ValueBar("b", None)], "ms"),
         BarChart("Zeros", [ValueBar("a", 0, 0, 0), ValueBar("b", 0)], "count"),
@@ -203,6 +204,9 @@ def line_charts() -> list[Block]:
         ),
         LineChart("With gaps", [Series("a", gap, step=True)], Axis("x"), Axis("y", "share")),
         LineChart("Twenty series", twenty, Axis("turn"), Axis("rate", "bytes/s", from_zero=False)),
+        LineChart(
+            "Wide ticks", [Series("a", [(0, 0), (69e9, 7)])], Axis("rate", "bytes/s"), Axis("y")
+        ),
         LineChart("No points", [Series("none", [])], Axis("x"), Axis("y")),
         LineChart(
             "One point", [Series("one", [(3, 2.0)], [(1.0, 3.0)])], Axis("x", "us"), Axis("y", "ms")

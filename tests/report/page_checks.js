@@ -26,12 +26,18 @@
     return root.scrollWidth > root.clientWidth ? [`${root.scrollWidth} wide on ${root.clientWidth}`] : [];
   },
 
-  // Wide things may scroll in a box of their own; names at the ends of lines may be cut with "…".
+  // Of the viewport, and of its figure. Wide things may scroll in a box of their own; names at the
+  // ends of lines, and labels of bars of bytes on a wide page, may be cut with "…".
   outside() {
-    const width = document.documentElement.clientWidth;
+    const page = { left: 0, right: document.documentElement.clientWidth };
     return this.texts()
       .filter(({ element }) => !element.closest(".wide, pre, .names"))
-      .filter(({ boxes }) => boxes.some((box) => box.left < -0.5 || box.right > width + 0.5))
+      .filter(({ element }) => getComputedStyle(element).textOverflow !== "ellipsis")
+      .filter(({ element, boxes }) => {
+        const figure = element.closest("figure")?.getBoundingClientRect() ?? page;
+        const [left, right] = [Math.max(figure.left, page.left), Math.min(figure.right, page.right)];
+        return boxes.some((box) => box.left < left - 0.5 || box.right > right + 0.5);
+      })
       .map(({ element }) => this.named(element));
   },
 
@@ -79,9 +85,15 @@
     return complaints;
   },
 
-  // Bars, marks and lines stay in their plot; a mark's middle counts, a line may have its width.
+  // Bars, marks and lines stay in their plot, and its axis is as wide as it is. A mark's middle
+  // counts, a line may have its width.
   astray() {
     const complaints = [];
+    for (const rules of document.querySelectorAll(".barchart > .rules")) {
+      const [axis, plot] = [rules, rules.parentElement.querySelector(".plot")].map((each) => each.getBoundingClientRect());
+      if (Math.abs(axis.left - plot.left) > 1 || Math.abs(axis.right - plot.right) > 1)
+        complaints.push(`${this.named(rules)}: the axis is not as wide as the bars' plot`);
+    }
     for (const part of document.querySelectorAll(".plot .fill, .plot .whisker, .plot .dot, .plot path, .plot .level")) {
       const plot = part.closest(".plot").getBoundingClientRect();
       const box = part.getBoundingClientRect();

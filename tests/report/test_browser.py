@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,30 @@ def test_it_ends_with_its_block_also_when_that_fails() -> None:
         raise RuntimeError("the test failed")
     assert alive(group) == []
     assert not profile.exists()
+
+
+SILENT = """#!{python}
+import os, time
+os.read(3, 1 << 16)
+os.write(4, b'{{"id":1,"result":{{}}}}\\0')
+time.sleep(600)
+"""
+
+
+def test_one_that_hangs_is_an_error_in_time_and_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "hangs"
+    program.write_text(SILENT.format(python=sys.executable))
+    program.chmod(0o700)
+    with Browser(str(program)) as hanging:
+        group = hanging.process
+        monkeypatch.setattr("browser.SECONDS", 0.05)
+        monkeypatch.setattr("browser.SECONDS_TO_END", 0.05)
+        with pytest.raises(BrowserError, match=r"no answer to Page\.enable in 0\.05 s"):
+            hanging.send("Page.enable")
+        assert alive(group)
+    assert alive(group) == []
 
 
 def test_a_script_that_throws_is_an_error(browser: Browser, tmp_path: Path) -> None:

@@ -141,6 +141,11 @@ def test_few_points_are_a_table_and_many_are_key_figures() -> None:
     ]
 
 
+def test_series_with_other_x_than_the_first_are_key_figures_too() -> None:
+    chart = lines(Series("a", [(1, 5.0)]), Series("b", [(2, 7.0), (3, 6.0)]))
+    assert line_table(chart).rows[1] == ["b", "2", "6 B", "7 B", "2", "6 B"]
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -92,7 +92,7 @@ class Child:
     def last_words(self) -> str:
         """How it ended, and the last line that it wrote; after end()."""
         status = self._process.returncode
-        how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        how = f"ended by {_name(-status)}" if status < 0 else f"exit status {status}"
         lines = self._words.decode("utf-8", "replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         return f"{how}: {last[-LAST_WORDS:]}" if last else how
@@ -114,3 +114,11 @@ class Child:
         if read == b"" and self._errors in self._selector.get_map():
             self._selector.unregister(self._errors)
         self._words = (self._words + (read or b""))[-KEPT_BYTES:]
+
+
+def _name(number: int) -> str:
+    """Of a signal; those for real time have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -182,21 +182,22 @@ def _marks(block: LineChart, index: int, axes: Axes) -> str:
 
 def _names(block: LineChart, axes: Axes) -> str:
     """At the height where each line ends, moved apart where they would overlap."""
-    entries: list[tuple[float, str]] = []
+    entries: list[tuple[float, str, str]] = []
     for index, series in enumerate(block.series):
         shown = [(x, y) for x, y in series.points if y is not None and axes.shows(x, y)]
         if shown:
-            entries.append((axes.place(*shown[-1])[1], line_key(index, series.name)))
+            top = axes.place(*shown[-1])[1]
+            entries.append((top, series.name, line_key(index, series.name)))
     entries += [
-        (1 - axes.y.share(level.value), level_key(level.name, level.tone))
+        (1 - axes.y.share(level.value), level.name, level_key(level.name, level.tone))
         for level in block.levels
         if axes.y.shows(level.value)
     ]
     entries.sort(key=lambda entry: entry[0])
-    tops = apart([top for top, _ in entries], BETWEEN_NAMES)
+    tops = apart([top for top, _, _ in entries], BETWEEN_NAMES)
     names = "".join(
-        f'<div style="top:{_percent(top)}">{html}</div>'
-        for top, (_, html) in zip(tops, entries, strict=True)
+        f'<div style="top:{_percent(top)}" title="{escape(name)}">{key}</div>'
+        for top, (_, name, key) in zip(tops, entries, strict=True)
     )
     return f'<div class="names">{names}</div>'
 

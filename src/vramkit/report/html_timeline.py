@@ -45,12 +45,14 @@ def _share(seconds: float, scale: float) -> float:
 
 
 def _grid(scale: float) -> str:
+    """The style sheet moves the text of a tick at the edge inwards where the page is narrow."""
     step = nice_step(scale, MOST_TICKS)
-    return "".join(
-        f'<span class="tick" style="left:{_share(index * step, scale):.3f}%">'
-        f"<i>{time_text(index * step) if index else '0'}</i></span>"
-        for index in range(int(scale / step + 1e-9) + 1)
-    )
+    ticks = []
+    for index in range(int(scale / step + 1e-9) + 1):
+        share, text = _share(index * step, scale), time_text(index * step) if index else "0"
+        edge = " last" if share > 96 else ""
+        ticks.append(f'<span class="tick{edge}" style="left:{share:.3f}%"><i>{text}</i></span>')
+    return "".join(ticks)
 
 
 def _lane(lane: Lane, scale: float) -> str:

@@ -24,6 +24,7 @@ SUBJECTS = {
     "full": "",
     "aborts": "",
     "killed": "",
+    "killed_by_another_signal": "",
     "leaves": "",
     "hangs": "",
     "ignores_the_end": "",
@@ -99,6 +100,8 @@ def misbehave(subject: str, lab: Lab) -> None:
             os.abort()
         case "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "killed_by_another_signal":
+            os.kill(os.getpid(), 40)
         case "leaves":
             print("no way on", file=sys.stderr, flush=True)
             os._exit(7)
@@ -131,7 +134,8 @@ def misbehave(subject: str, lab: Lab) -> None:
 
 @contextmanager
 def started(lab: Lab) -> Iterator[None]:
-    """A program of the subject's; `wait` says the numbers of both processes."""
+    """A program of the subject's; `wait` says the numbers of both processes, and `wait`.over that
+    the subject was given the time to end it."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     wait = str(lab.settings["wait"])
     Path(f"{wait}.new").write_text(f"{os.getpid()} {child.pid}")
@@ -141,6 +145,7 @@ def started(lab: Lab) -> Iterator[None]:
     finally:
         child.kill()
         child.wait()
+        Path(f"{wait}.over").touch()
 
 
 FAKE = Fake()
