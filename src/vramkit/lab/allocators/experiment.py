@@ -86,7 +86,7 @@ class Allocators:
         scale = float(str(lab.settings["scale"]))
         chosen = SUBJECTS[subject]
         if case.workload == MEMORY_LIMITED:
-            return measure_memory_limited(case.arm, chosen, lab, scale)
+            return measure_memory_limited(case.arm, chosen, lab)
         engine, _, arm = case.arm.partition(" ")
         mutex = arm == MUTEX
         if engine == "native":

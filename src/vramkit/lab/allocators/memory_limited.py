@@ -50,15 +50,12 @@ def sizing_of(arm: str) -> Sizing:
     return next(each for each in SIZINGS if each.arm == arm)
 
 
-def memory_limited_program(seed: int, scale: float = 1.0) -> Program:
+def memory_limited_program(seed: int) -> Program:
     """Quiet steps with temporaries of many sizes, then a short peak; again and again."""
     builder = ProgramBuilder(NAME, ("all",))
     chance = Random(seed)
 
-    def size(nbytes: int) -> int:
-        return max(1, round(nbytes * scale))
-
-    resident = [builder.allocate(size(nbytes)) for nbytes in RESIDENT]
+    resident = [builder.allocate(size) for size in RESIDENT]
     for block in resident:
         builder.touch(block)
     in_use = sum(RESIDENT)
@@ -67,7 +64,7 @@ def memory_limited_program(seed: int, scale: float = 1.0) -> Program:
         for _ in range(QUIET_STEPS):
             if len(live) == TEMPORARIES:
                 builder.free(live.pop(chance.randrange(len(live))))
-            block = builder.allocate(size(chance.randint(SMALLEST, LARGEST)))
+            block = builder.allocate(chance.randint(SMALLEST, LARGEST))
             builder.touch(block)
             builder.kernel(QUIET_NS)
             live.append(block)
@@ -75,11 +72,11 @@ def memory_limited_program(seed: int, scale: float = 1.0) -> Program:
             builder.free(block)
         left, tall = PEAK - in_use, []
         while left > 0:
-            nbytes = min(PEAK_BLOCK, left)
-            tall.append(builder.allocate(size(nbytes)))
+            size = min(PEAK_BLOCK, left)
+            tall.append(builder.allocate(size))
             builder.touch(tall[-1])
             builder.kernel(PEAK_NS)
-            left -= nbytes
+            left -= size
         for block in tall:
             builder.free(block)
         builder.wait_for_stream()

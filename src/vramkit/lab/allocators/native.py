@@ -46,16 +46,15 @@ def measure_native(
     }
 
 
-def measure_memory_limited(arm: str, subject: Subject, lab: Lab, scale: float) -> dict[str, float]:
+def measure_memory_limited(arm: str, subject: Subject, lab: Lab) -> dict[str, float]:
     sizing = sizing_of(arm)
     if sizing.size is not None and not subject.needs_size:
         raise Unmeasured("takes no size: see the row without one")
-    program = memory_limited_program(lab.seed, scale)
-    size = None if sizing.size is None else round(sizing.size * scale)
-    room = Room(program.peak_in_use, size=size)
-    with small_card(lab, round(CARD * scale)):
+    program = memory_limited_program(lab.seed)
+    room = Room(program.peak_in_use, size=sizing.size)
+    with small_card(lab, CARD):
         timed = _play(program, subject, room, lab, "time")
-    with small_card(lab, round(CARD * scale)):
+    with small_card(lab, CARD):
         kept = _play(program, subject, room, lab, "memory")
     return {**_times(timed.sections[0], program), **_memory(kept)}
 

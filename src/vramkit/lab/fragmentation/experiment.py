@@ -40,7 +40,7 @@ QUANTITIES = {
     "over_in_use": Quantity("peak held over peak in use", "ratio"),
 }
 SETTINGS = (
-    Setting("scale", 1.0, "rounds of the phases and of the size range, and the small card's size, "
+    Setting("scale", 1.0, "rounds of the mixed phases and of the size range, "
             "as a part of the default", 0.01, 100.0),
     Setting("blocks", 0, "small blocks in use at once; 0: a million, on the simulated GPU 10,000",
             0, 100_000_000),

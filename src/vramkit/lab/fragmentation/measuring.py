@@ -28,7 +28,7 @@ def measure_case(case: Case, subject: Subject, lab: Lab) -> dict[str, float]:
     scale = float(str(lab.settings["scale"]))
     match case.workload:
         case "nearly_full":
-            return measure_nearly_full(subject, lab, scale)
+            return measure_nearly_full(subject, lab)
         case "size_range":
             return _extreme(size_range_program(scale), subject, lab)
         case "long_run":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vramkit.driver import OutOfMemoryError
 from vramkit.lab.experiment import Lab
-from vramkit.lab.fragmentation.sequences import Generator, filling_sizes
+from vramkit.lab.fragmentation.sequences import FILLING_SMALLEST, LARGEST, Generator, filling_sizes
 from vramkit.lab.small_card import small_card
 from vramkit.lab.subjects.subject import Room
 
@@ -29,27 +29,26 @@ PRECISION = 1 / 512
 """Of the card, for the largest piece."""
 
 
-def measure_nearly_full(subject: Subject, lab: Lab, scale: float) -> dict[str, float]:
-    card = round(CARD * scale)
-    with small_card(lab, card):
-        room = Room(round(card * FILLED), size=round(card * SIZED))
+def measure_nearly_full(subject: Subject, lab: Lab) -> dict[str, float]:
+    with small_card(lab, CARD):
+        room = Room(round(CARD * FILLED), size=round(CARD * SIZED))
         with subject.open(lab.device, room) as allocator, lab.device.stream() as stream:
             blocks = Blocks(allocator, stream)
             try:
-                return _measure(blocks, card, scale)
+                return _measure(blocks)
             finally:
                 lab.device.synchronize()
                 blocks.free_all()
 
 
-def _measure(blocks: Blocks, card: int, scale: float) -> dict[str, float]:
+def _measure(blocks: Blocks) -> dict[str, float]:
     """Raises OutOfMemoryError where not even the filling fits."""
-    for size in filling_sizes(round(card * FILLED) - round((64 << 20) * scale), scale):
+    for size in filling_sizes(round(CARD * FILLED) - LARGEST):
         blocks.take(size)
     blocks.free_every_second()
-    free = card - blocks.in_use
-    largest = largest_piece(blocks.fits, free, max(1, round(card * PRECISION)))
-    served = _replace(blocks, round(card * LIMIT), scale)
+    free = CARD - blocks.in_use
+    largest = largest_piece(blocks.fits, free, round(CARD * PRECISION))
+    served = _replace(blocks, round(CARD * LIMIT))
     return {"one_piece": largest / free, "largest": largest, "served": served / REQUESTS}
 
 
@@ -67,12 +66,12 @@ def largest_piece(fits: Callable[[int], bool], most: int, precision: int) -> int
     return served
 
 
-def _replace(blocks: Blocks, limit: int, scale: float) -> int:
+def _replace(blocks: Blocks, limit: int) -> int:
     """Requests that are served of REQUESTS, at the limit: for each, blocks go until there is room
     for it."""
     random, served = Generator(REQUESTS_SEED), 0
     for _ in range(REQUESTS):
-        size = max(1, round(random.uniform(2 << 20, 64 << 20) * scale))
+        size = random.uniform(FILLING_SMALLEST, LARGEST)
         while blocks.in_use + size > limit:
             blocks.free(random.below(len(blocks.live)))
         try:

@@ -23,6 +23,7 @@ ROUNDS_BEFORE_FIFTH = 100
 CHURN_SEED = 101
 TIMED_SEED = 102
 FILLING_SEED = 7
+FILLING_SMALLEST = 2 << 20
 
 
 class Generator:
@@ -58,10 +59,10 @@ def timed_sizes() -> list[int]:
     return [random.log_uniform(TIMED_SMALLEST, LARGEST) for _ in range(TIMED_BLOCKS)]
 
 
-def filling_sizes(total: int, scale: float) -> Iterator[int]:
+def filling_sizes(total: int) -> Iterator[int]:
     """Of blocks that fill a card: 2 to 64 MiB, uniform; the last one passes the total."""
     random, filled = Generator(FILLING_SEED), 0
     while filled < total:
-        size = max(1, round(random.uniform(2 << 20, 64 << 20) * scale))
+        size = random.uniform(FILLING_SMALLEST, LARGEST)
         filled += size
         yield size
