@@ -176,8 +176,7 @@ def test_the_largest_piece_is_found_to_the_precision(fits: int, most: int, preci
 def test_holes_of_a_slab_are_small_and_those_of_a_pool_can_be_joined(driver: Driver) -> None:
     lab = Lab(driver, driver.device(0), 0, 0, {})
     found = {
-        name: measure_nearly_full(SUBJECTS[name], lab)
-        for name in ("pool", "fixed_pool", "direct")
+        name: measure_nearly_full(SUBJECTS[name], lab) for name in ("pool", "fixed_pool", "direct")
     }
     assert driver.sim is not None
     assert driver.sim.settings().capacity == 4 << 30
