@@ -150,7 +150,6 @@ def test_nothing_measured_is_a_problem(vramkit_here: VramkitHere) -> None:
         (("--set", "colour=red"), "no setting is called 'colour'"),
         (("--set", "shape=deep", "--set", "rounds=1"), "a deep shape needs two rounds"),
         (("--output", "no/folder.json"), "--output no/folder.json: there is no folder no"),
-        (("--output", "/dev/null"), "--output /dev/null: that is no file"),
         (("--html", "."), "--html .: that is a folder"),
         (("--output", "x", "--html", "x"), "--output and --html are both x"),
         (("--driver", "rocm"), "the driver is 'rocm'"),
@@ -167,6 +166,16 @@ def test_wrong_usage_is_one_line_before_anything_runs(
     assert done.status == 2
     assert words in done.stderr and len(done.stderr.splitlines()) == 1
     assert done.stdout == "" and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_result_does_not_take_the_place_of_a_pipe(
+    vramkit_here: VramkitHere, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = vramkit_here("lab", NAME, "--driver", "sim", "--output", "pipe")
+    assert done.status == 2 and "--output pipe: that is no file" in done.stderr
+    assert (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.usefixtures("driver")

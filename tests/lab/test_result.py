@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,14 @@ def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(
         save(report(seed=2), path)
     assert load(path).seed == 1
     assert [each.name for each in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_what_is_no_regular_file_is_never_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="is no regular file"):
+        save(report(), pipe)
+    assert pipe.is_fifo() and [each.name for each in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:

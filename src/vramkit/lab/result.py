@@ -100,9 +100,14 @@ class _Kind(msgspec.Struct):
 
 
 def save(report: Report, path: Path) -> None:
-    """In one step: whoever reads the file sees this report, or the one before."""
+    """In one step: whoever reads the file sees this report, or the one before.
+
+    Raises OSError, also for what is no regular file: a rename would take the place of a device.
+    """
     text = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
     path = path.resolve()  # a link stays one
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is no regular file, which alone can be replaced")
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_bytes(text)
