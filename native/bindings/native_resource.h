@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/failure.h"
+#include "base/resource.h"
 #include "base/stream_ref.h"
 #include "bindings/device.h"
 
@@ -62,6 +63,9 @@ class NativeResource : public NativeObject {
     using NativeObject::NativeObject;
     virtual ~NativeResource() = default;
 
+    // The engine behind it, as long as this object lives. Raises ClosedError where it is lost.
+    virtual Resource& native() = 0;
+    using NativeObject::fail;
     // Raise what the Python methods of these names raise. No stream: the legacy default stream, or
     // that of the allocation.
     virtual uint64_t malloc(uint64_t bytes, nanobind::handle stream) = 0;

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from vramkit import Pool
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from vramkit.driver import Device, OutOfMemoryError, Stream
 from vramkit.lab.program import Program, ProgramBuilder
-from vramkit.resources import Resource
+from vramkit.lab.subjects.ours import Engine
 
 MIB = 1 << 20
 
@@ -13,7 +18,7 @@ MIB = 1 << 20
 class Plain:
     """A resource as an allocator. native=False keeps it from the native player."""
 
-    def __init__(self, resource: Resource, *, native: bool = True) -> None:
+    def __init__(self, resource: Engine, *, native: bool = True) -> None:
         self.under = resource
         self.resource = resource if native else None
 
@@ -29,7 +34,7 @@ class Plain:
         return handle
 
     def held(self) -> int | None:
-        return self.under.stats().reserved if isinstance(self.under, Pool) else None
+        return self.under.reserved_bytes
 
 
 class Noted:
@@ -90,3 +95,23 @@ def handed_over(count: int, *, in_turns: bool, threads: int = 2, size: int = 409
         builder.wait(2 * number + 1, maker, thread=maker)
         builder.free(block, thread=maker)
     return builder.build()
+
+
+@contextmanager
+def interrupt_when(ready: Callable[[], bool]) -> Iterator[None]:
+    """What Ctrl-C does to the main thread, as soon as it is so."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.001):
+            if ready():
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()

@@ -1,71 +1,23 @@
-"""Goes through a program on an allocator, and measures what it costs: time, or memory."""
+"""Goes through a program on an allocator, and measures what it costs: time, or memory.
+
+On a resource written in C++ the native player does it; on any other the one in python_player.py.
+Both have the same rules, and on the simulated GPU make the same driver calls.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-import msgspec
+from vramkit import _core
+from vramkit.lab.played import Measure, Played, Section
+from vramkit.lab.python_player import PythonPlayer, at_step
 
 if TYPE_CHECKING:
     from vramkit.driver import Device
     from vramkit.lab.program import Program
     from vramkit.lab.subjects.subject import Allocator
 
-Measure = Literal["time", "memory"]
-
-
-class Section(msgspec.Struct, frozen=True):
-    """A part of a program. Times in nanoseconds of the driver's clock, virtual on a simulated GPU.
-
-    `wall_ns` is from the moment that all threads began it to the moment that the last one left it.
-    The other times are sums over the threads.
-    """
-
-    name: str
-    wall_ns: float
-    allocate_ns: float
-    free_ns: float
-    launch_ns: float
-    """Of the host, to enqueue kernels and events."""
-    wait_ns: float
-    """The host waited for the card."""
-    host_ns: float
-    """The rest: the player's own steps, and waits of threads for one another."""
-    allocations: int
-    frees: int
-    launches: int
-
-
-class Played(msgspec.Struct, frozen=True):
-    """What a program has cost. Sizes in bytes; held ones only where memory was measured."""
-
-    sections: list[Section]
-    """In the order of Program.sections; those that the program never enters are all zero."""
-    peak_in_use: int
-    """As it happened where memory was measured, else in the order of the program's steps."""
-    peak_held: int | None = None
-    average_held: float | None = None
-    """Over the time of the clock."""
-    end_held: int | None = None
-    """When all blocks were freed and all threads had ended."""
-    native: bool = False
-    """Whether the native player did it: no Python is in the times then."""
-
-    def section(self, name: str) -> Section:
-        """Raises KeyError."""
-        for section in self.sections:
-            if section.name == name:
-                return section
-        raise KeyError(name)
-
-    @property
-    def total(self) -> Section:
-        """All sections together."""
-        totals = {
-            field: sum(getattr(section, field) for section in self.sections)
-            for field in Section.__struct_fields__[1:]
-        }
-        return Section("all", **totals)
+__all__ = ["Measure", "Played", "Section", "play"]
 
 
 def play(
@@ -82,11 +34,55 @@ def play(
     after each allocation and each free; the times include that then. With `raw_streams` the
     allocator gets each stream as a handle of somebody else's, as PyTorch and CuPy would pass it.
 
-    Raises OutOfMemoryError, which says at which step, and whatever else goes wrong; every block is
-    freed and every thread has ended then. An interrupt (Ctrl-C) ends it in the same way.
+    Raises ValueError for a program that cannot be played, before anything runs; OutOfMemoryError,
+    which says at which step; and whatever else goes wrong. Every block is freed and every thread
+    has ended then. An interrupt (Ctrl-C) ends it in the same way.
     """
     if measure not in ("time", "memory"):
         raise ValueError(f'measure is {measure!r}; it may be "time" or "memory"')
-    from vramkit.lab.python_player import PythonPlayer
+    checked = _core.LabProgram(
+        program.ops,
+        program.threads,
+        program.what,
+        program.where,
+        program.sizes,
+        program.stream_count,
+        program.event_count,
+        program.thread_count,
+        len(program.sections),
+        program.in_turns,
+    )
+    if isinstance(allocator.resource, _core.NativeResource):
+        return _play_native(program, checked, allocator.resource, device, measure, raw_streams)
+    return PythonPlayer(program, checked, allocator, device, measure, raw_streams).play()
 
-    return PythonPlayer(program, allocator, device, measure, raw_streams).play()
+
+def _play_native(
+    program: Program,
+    checked: _core.LabProgram,
+    resource: _core.NativeResource,
+    device: Device,
+    measure: Measure,
+    raw_streams: bool,
+) -> Played:
+    spin = device.kernels.function("vk_spin")
+    memory = measure == "memory"
+    player = _core.LabPlayer(device, resource, checked, spin, raw_streams, memory)
+    try:
+        measured = player.run()
+    except Exception as error:
+        raise at_step(error, program, player.failed_step) from error.__cause__
+    sections = [
+        Section.of(name, threads=program.thread_count, **figures)
+        for name, figures in zip(program.sections, measured["sections"], strict=True)
+    ]
+    if not memory:
+        return Played(sections, program.peak_in_use, native=True)
+    return Played(
+        sections,
+        measured["peak_in_use"],
+        measured["peak_held"],
+        measured["average_held"],
+        measured["end_held"],
+        native=True,
+    )

@@ -1,22 +1,24 @@
 """The player for allocators of any kind: threads and calls of Python.
 
-A step costs about a microsecond of Python's own, of which most lies outside of the times that it
-measures. The native player has the same rules; a test compares the two.
+The native player has the same rules; a test compares the two. What a step of Python's own costs:
+docs/lab-player.md.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+from array import array
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vramkit import _core
 from vramkit.driver import OutOfMemoryError, Stream
 from vramkit.lab.clock import Clock, clock_of
-from vramkit.lab.plan import Plan
-from vramkit.lab.player import Measure, Played, Section
+from vramkit.lab.played import Measure, Played, Section
 from vramkit.lab.program import OWN_STREAM, Op, Program
 
 if TYPE_CHECKING:
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 FILL = 0xA5
 """What a TOUCH writes."""
+
+# Plain numbers: a comparison with a member of an enum costs 30 ns more, and each step has several.
+ALLOCATE, FREE, TOUCH, KERNEL, RECORD, WAIT, WAIT_FOR_EVENT, WAIT_FOR_STREAM, *_ = map(int, Op)
+LOCK, UNLOCK, SECTION = int(Op.LOCK), int(Op.UNLOCK), int(Op.SECTION)
 
 
 class _Stopped(Exception):
@@ -37,13 +43,14 @@ class PythonPlayer:
     def __init__(
         self,
         program: Program,
+        checked: _core.LabProgram,
         allocator: Allocator,
         device: Device,
         measure: Measure,
         raw_streams: bool,
     ) -> None:
         self._program = program
-        self._plan = Plan(program)
+        self._checked = checked
         self._allocator = allocator
         self._device = device
         self._raw_streams = raw_streams
@@ -78,6 +85,16 @@ class PythonPlayer:
         return self._result()
 
     def _run(self) -> None:
+        """Without Python's collector, whose rounds would be in somebody's times."""
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            self._run_threads()
+        finally:
+            if collects:
+                gc.enable()
+
+    def _run_threads(self) -> None:
         threads = [
             threading.Thread(target=self._work, args=(number,), name=f"player {number}")
             for number in range(self._program.thread_count)
@@ -123,18 +140,22 @@ class PythonPlayer:
         )
         device, now = self._device, self._clock.now
         fill, spin = device.fill, device.kernels.spin
-        waits, tells = self._plan.waits, self._plan.tells
+        of_thread = [array("I", column) for column in self._checked.steps(number)]
+        in_turns = program.in_turns
         sums = self._sums[number][0]
         locked = False
         step = -1
         try:
-            for step in self._plan.steps_of(number):
-                if program.in_turns:
-                    meeting.wait_for_turn(step)
-                elif step in waits:
-                    meeting.wait_for(*waits[step])
+            for step, sync, slot in zip(*of_thread, strict=True):
+                if meeting.stopped:
+                    raise _Stopped
+                if sync > 1:
+                    if in_turns:
+                        meeting.wait_for_turn(step)
+                    else:
+                        meeting.wait_for(slot, sync >> 1)
                 op, what, where = ops[step], all_what[step], all_where[step]
-                if op == Op.ALLOCATE:
+                if op == ALLOCATE:
                     stream = streams[where]
                     begun = now()
                     handles[what] = allocate(sizes[what], stream)
@@ -144,7 +165,7 @@ class PythonPlayer:
                     sums.allocations += 1
                     if meter is not None:
                         meter.note(ended, sizes[what])
-                elif op == Op.FREE:
+                elif op == FREE:
                     at = own[what] if where == OWN_STREAM else streams[where]
                     assert at is not None
                     begun = now()
@@ -155,52 +176,49 @@ class PythonPlayer:
                     sums.frees += 1
                     if meter is not None:
                         meter.note(ended, -sizes[what])
-                elif op in (Op.TOUCH, Op.KERNEL, Op.RECORD, Op.WAIT):
+                elif op <= WAIT:
                     stream = streams[where]
                     begun = now()
-                    if op == Op.TOUCH:
+                    if op == TOUCH:
                         fill(address(handles[what]), FILL, sizes[what], stream=stream)
-                    elif op == Op.KERNEL:
+                    elif op == KERNEL:
                         spin(what, stream=stream)
-                    elif op == Op.RECORD:
+                    elif op == RECORD:
                         stream.record(events[what])
                     else:
                         stream.wait(events[what])
                     sums.launch_ns += now() - begun
-                    sums.launches += op in (Op.TOUCH, Op.KERNEL)
-                elif op == Op.LOCK:
+                    sums.launches += op <= KERNEL
+                elif op == LOCK:
                     self._mutex.lock()
                     locked = True
-                elif op == Op.UNLOCK:
+                elif op == UNLOCK:
                     locked = False
                     self._mutex.unlock()
-                elif op == Op.SECTION:
-                    if program.in_turns:
-                        meeting.end_turn(step)
+                elif op == SECTION:
+                    if in_turns and sync & 1:
+                        meeting.give_turn(step + 1)
                     meeting.meet(what)
                     sums = self._sums[number][what]
                     continue
                 else:
                     begun = now()
-                    if op == Op.WAIT_FOR_EVENT:
+                    if op == WAIT_FOR_EVENT:
                         events[what].synchronize()
-                    elif op == Op.WAIT_FOR_STREAM:
+                    elif op == WAIT_FOR_STREAM:
                         streams[where].synchronize()
                     else:
                         device.synchronize()
                     sums.wait_ns += now() - begun
-                if program.in_turns:
-                    meeting.end_turn(step)
-                elif step in tells:
-                    meeting.tell(tells[step])
+                if sync & 1:
+                    if in_turns:
+                        meeting.give_turn(step + 1)
+                    else:
+                        meeting.tell(slot)
         except _Stopped:
             raise
-        except OutOfMemoryError as error:
-            words = f"{error.meaning}; {program.describe(step)}"
-            raise OutOfMemoryError(error.call, error.code, error.name, words) from error
         except Exception as error:
-            error.add_note(f"in {program.describe(step)}")
-            raise
+            raise at_step(error, program, step) from error.__cause__
         finally:
             if locked:
                 self._mutex.unlock()
@@ -228,23 +246,29 @@ class PythonPlayer:
 
     def _section(self, number: int, name: str) -> Section:
         of_threads = [sums[number] for sums in self._sums]
-        wall = self._meeting.walls[number]
-        allocate = sum(each.allocate_ns for each in of_threads)
-        free = sum(each.free_ns for each in of_threads)
-        launch = sum(each.launch_ns for each in of_threads)
-        wait = sum(each.wait_ns for each in of_threads)
-        return Section(
+        return Section.of(
             name,
-            wall_ns=wall,
-            allocate_ns=allocate,
-            free_ns=free,
-            launch_ns=launch,
-            wait_ns=wait,
-            host_ns=wall * len(of_threads) - allocate - free - launch - wait,
+            threads=len(of_threads),
+            wall_ns=self._meeting.walls[number],
+            allocate_ns=sum(each.allocate_ns for each in of_threads),
+            free_ns=sum(each.free_ns for each in of_threads),
+            launch_ns=sum(each.launch_ns for each in of_threads),
+            wait_ns=sum(each.wait_ns for each in of_threads),
             allocations=sum(each.allocations for each in of_threads),
             frees=sum(each.frees for each in of_threads),
             launches=sum(each.launches for each in of_threads),
         )
+
+
+def at_step(error: Exception, program: Program, step: int) -> Exception:
+    """The error that says at which step it was; -1: before the first one."""
+    if step < 0:
+        return error
+    where = program.describe(step)
+    if isinstance(error, OutOfMemoryError):
+        return OutOfMemoryError(error.call, error.code, error.name, f"{error.meaning}; {where}")
+    error.add_note(f"in {where}")
+    return error
 
 
 class _Sums:
@@ -255,6 +279,9 @@ class _Sums:
         self.allocations = self.frees = self.launches = 0
 
 
+_NEVER = (0, 0.0)
+
+
 class _Meeting:
     """Where the threads of a play wait for one another, and take over each other's time."""
 
@@ -263,9 +290,9 @@ class _Meeting:
         self._begin = begin
         self._threads = program.thread_count
         self._changed = threading.Condition()
-        self._stopped = False
+        self.stopped = False
         self._turn = 0
-        self._done: dict[object, tuple[int, float]] = {}
+        self._told: dict[int, tuple[int, float]] = {}
         self._arrived = 0
         self._latest = 0.0
         self._round = 0
@@ -276,7 +303,7 @@ class _Meeting:
 
     def stop(self) -> None:
         with self._changed:
-            self._stopped = True
+            self.stopped = True
             self._changed.notify_all()
 
     def meet(self, section: int) -> None:
@@ -299,33 +326,32 @@ class _Meeting:
             self._clock.catch_up(self.moment)
 
     def wait_for_turn(self, step: int) -> None:
-        if self._turn != step:
-            with self._changed:
-                self._until(lambda: self._turn == step)
-                self._clock.catch_up(self._latest)
-        if self._stopped:
-            raise _Stopped
+        with self._changed:
+            self._until(lambda: self._turn == step)
+            self._clock.catch_up(self._latest)
 
-    def end_turn(self, step: int) -> None:
+    def give_turn(self, step: int) -> None:
+        """To the thread whose step comes next."""
         with self._changed:
             self._latest = max(self._latest, self._clock.now())
-            self._turn = step + 1
+            self._turn = step
             self._changed.notify_all()
 
-    def wait_for(self, thing: object, count: int) -> None:
+    def wait_for(self, slot: int, count: int) -> None:
+        """Until the block or event was told of so often."""
         with self._changed:
-            self._until(lambda: thing in self._done and self._done[thing][0] >= count)
-            self._clock.catch_up(self._done[thing][1])
+            self._until(lambda: self._told.get(slot, _NEVER)[0] >= count)
+            self._clock.catch_up(self._told.get(slot, _NEVER)[1])
 
-    def tell(self, thing: object) -> None:
+    def tell(self, slot: int) -> None:
         with self._changed:
-            count, at = self._done.get(thing, (0, 0.0))
-            self._done[thing] = count + 1, max(at, self._clock.now())
+            count, moment = self._told.get(slot, _NEVER)
+            self._told[slot] = count + 1, max(moment, self._clock.now())
             self._changed.notify_all()
 
     def _until(self, reached: Callable[[], bool]) -> None:
-        self._changed.wait_for(lambda: self._stopped or reached())
-        if self._stopped:
+        self._changed.wait_for(lambda: self.stopped or reached())
+        if self.stopped:
             raise _Stopped
 
 
