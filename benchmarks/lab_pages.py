@@ -16,9 +16,9 @@ from collections.abc import Iterator
 import programs
 
 import vramkit
-from vramkit.lab import claims
+from vramkit.lab.claims import Claim, claim_table
 from vramkit.lab.experiment import Lab
-from vramkit.lab.result import load
+from vramkit.lab.result import Report, load
 from vramkit.lab.sharing import claims as sharing_claims
 from vramkit.lab.sharing import tables as sharing
 from vramkit.lab.sharing.cases import H200, MODES, STUDY
@@ -72,15 +72,15 @@ def pages() -> dict[str, list[str]]:
             )
         ],
         "lab-weights.md": [
-            _claims([*weights_claims.claims(policies), *sweep.claims(swept)]),
+            _claims(policies, [*weights_claims.claims(policies), *sweep.claims(swept)]),
             markdown(sweep.contrasts(swept)),
         ],
-        "lab-sharing.md": [_claims(sharing_claims.claims(modes))],
+        "lab-sharing.md": [_claims(modes, sharing_claims.claims(modes))],
     }
 
 
-def _claims(found: list[claims.Claim]) -> str:
-    return markdown(claims.table(found))
+def _claims(report: Report, found: list[Claim]) -> str:
+    return markdown(claim_table(report, found))
 
 
 def markdown(table: Table) -> str:

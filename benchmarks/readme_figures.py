@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import programs
 
-from vramkit.lab.claims import figure
+from vramkit.lab.figures import figure
 from vramkit.lab.result import load
 from vramkit.lab.sharing.cases import H200, MODES, SwitchCase
 

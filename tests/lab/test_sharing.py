@@ -20,6 +20,7 @@ from vramkit.lab.sharing.cases import (
     without_eviction,
 )
 from vramkit.lab.sharing.measure import switch, turns
+from vramkit.report.blocks import Table
 from vramkit.report.units import value_text
 
 from .mode_reports import Figures, lab_on, made_up, run_loop
@@ -116,7 +117,7 @@ def test_cases_have_names_of_their_own_and_the_short_ones_are_among_the_whole() 
 
 def verdicts(driver: Driver, figures: Figures) -> dict[str, str]:
     report = made_up(SHARING, driver, figures)
-    return {each.said: each.verdict for each in claims.claims(report)}
+    return {each.text: each.judged(report).verdict for each in claims.claims(report)}
 
 
 def shares(mode: str, axis: dict[str, tuple[float, ...]]) -> Figures:
@@ -131,7 +132,7 @@ def test_a_report_without_figures_has_no_verdict_on_what_a_simulated_card_could_
     driver: Driver,
 ) -> None:
     found = verdicts(driver, {})
-    assert set(found.values()) == {"in its model only", "not measured here"}
+    assert set(found.values()) == {"in part", "cannot be said here"}
     assert len(found) == 3
     report = made_up(SHARING, driver, {})
     assert [each.tone for each in SHARING.findings(report)][-1] == "note"
@@ -149,7 +150,7 @@ def test_claims_follow_the_figures(driver: Driver) -> None:
         }
 
     as_said = verdicts(driver, switches(47.2, 0.75, 1.5, 1.5))
-    assert as_said["a switch by page faults takes 47 s"] == "in its model only"
+    assert as_said["a switch by page faults takes 47 s"] == "in part"
     assert as_said["a prefetch of 12 GB takes 0.75 s"] == "confirmed"
     assert as_said["with prefetch a switch takes 1 to 2 s"] == "confirmed"
     assert as_said["prefetching the winner's memory is the remedy"] == "confirmed"
@@ -176,7 +177,7 @@ def test_shares_are_judged_by_the_case_of_the_study(driver: Driver) -> None:
             by_said["prefetch leaves more than 90 % of a quantum of 30 s"],
         ]
 
-    assert found(0.026, 0.97) == ["in its model only", "confirmed"]
+    assert found(0.026, 0.97) == ["in part", "confirmed"]
     assert found(0.20, 0.89) == ["not confirmed", "not confirmed"]
 
 
@@ -218,9 +219,10 @@ def test_cases_run_in_processes_and_the_report_is_drawn(driver: Driver) -> None:
     row = report.row(cases[0].workload, "swap", cases[0].arm)
     assert row is not None and row.values["switch"] == [pytest.approx(0.8929, abs=5e-5)]
     assert value_text(row.values["switch"][0], "s") == "893 ms"
-    said = [each.text for each in SHARING.findings(report)]
-    assert any("0.805 s into an empty card" in text for text in said)
-    assert any(table.rows for table in SHARING.blocks(report) if hasattr(table, "rows"))
+    judged = SHARING.blocks(report)[0]
+    assert isinstance(judged, Table)
+    assert any("0.805 s into an empty card" in figures for _, _, figures, _ in judged.rows)
+    assert "not confirmed: “a prefetch of 12 GB takes 0.75 s”" in SHARING.findings(report)[0].text
 
 
 def test_without_the_simulator_no_mode_takes_part() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import cast
 
+from vramkit.lab.allocators import ALLOCATORS
 from vramkit.lab.experiment import Experiment
+from vramkit.lab.fragmentation import FRAGMENTATION
 from vramkit.lab.sharing import SHARING
 from vramkit.lab.weights import SWEEP, WEIGHTS
 
-_ALL: tuple[Experiment, ...] = (WEIGHTS, SWEEP, SHARING)
+_ALL: tuple[Experiment, ...] = (ALLOCATORS, FRAGMENTATION, WEIGHTS, SWEEP, SHARING)
 EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in _ALL}
 
 

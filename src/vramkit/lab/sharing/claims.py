@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vramkit.lab.claims import Claim, figure, judged, within
+from vramkit.lab.claims import Claim, settled
 from vramkit.lab.experiment import Finding
+from vramkit.lab.figures import figure, plainly, within
 from vramkit.lab.result import Report
 from vramkit.lab.sharing.cases import (
     GIBS,
@@ -57,32 +58,33 @@ def _switches(report: Report) -> Iterator[Claim]:
         found = f"{paged:.2f} s in its own model of one fault after the other"
         if on_h200 is not None:
             found += f"; {on_h200:.2f} s at the rate at which an H200 pages in"
-        yield Claim(
+        yield settled(
             "a switch by page faults takes 47 s",
             f"{found}.",
-            "in its model only" if within(paged, 47.2, 0.01) else "not confirmed",
-            f"{pages:,} pages x 15 us = {pages * FAULT_SECONDS:.2f} s, within 1 %",
+            "in part" if within(paged, 47.2, 0.01) else "not confirmed",
+            f"in part: in its own model, {pages:,} pages x 15 us = {pages * FAULT_SECONDS:.2f} s, "
+            "within 1 %",
         )
     empty = _switch(report, "prefetch", SwitchCase(STUDY, empty=True))
     full = _switch(report, "prefetch", SwitchCase(STUDY))
     if empty is not None and full is not None:
-        yield Claim(
+        yield settled(
             "a prefetch of 12 GB takes 0.75 s",
             f"{empty:.3f} s into an empty card, {full:.3f} s where the other program has to leave.",
-            judged(within(empty, 0.75, 0.01)),
+            plainly(within(empty, 0.75, 0.01)),
             f"its pages are 12 GiB: {PROGRAM / 1e9:.2f} GB / 16 GB/s = {PROGRAM / 16e9:.3f} s; "
             "within 1 %",
         )
-        yield Claim(
+        yield settled(
             "with prefetch a switch takes 1 to 2 s",
             f"{full:.3f} s.",
-            judged(full <= 2),
+            plainly(full <= 2),
             "at most 2 s, with the other program's memory on the card",
         )
     stuck = _switch(report, "prefetch", SwitchCase(without_eviction(STUDY)))
     safe = _switch(report, "prefetch_out_in", SwitchCase(without_eviction(STUDY)))
     if stuck is not None and safe is not None and full is not None:
-        yield Claim(
+        yield settled(
             "prefetching the winner's memory is the remedy",
             f"{full:.3f} s if the driver evicts for a prefetch, {stuck:.1f} s if it does not; "
             f"with the loser's memory out first {safe:.2f} s either way.",
@@ -97,29 +99,30 @@ def _shares(report: Report) -> Iterator[Claim]:
     single = _share(report, "paged", TurnsCase(STUDY, 12, QUANTUM, 1))
     on_h200 = _share(report, "paged", TurnsCase(H200, 12, QUANTUM, 32))
     if paged is not None and single is not None and on_h200 is not None:
-        yield Claim(
+        yield settled(
             "3 % of the speed is left by paging",
             f"{_percent(paged)} with windows of 32 launches, {_percent(single)} with one: a turn "
             "lasts as long as its faults and the launches under way. With the figures of an H200 "
             f"{_percent(on_h200)}.",
-            "in its model only" if within(paged, 0.03, 0.25) else "not confirmed",
-            "share of the time computing, 12 GiB, 30 s, windows of 32; within a quarter of 3 %",
+            "in part" if within(paged, 0.03, 0.25) else "not confirmed",
+            "in part: in its own model, within a quarter of 3 %; the share of the time computing, "
+            "12 GiB, 30 s, windows of 32",
         )
     prefetch, swap = (_share(report, mode, case) for mode in ("prefetch", "swap"))
     if prefetch is not None and swap is not None:
-        yield Claim(
+        yield settled(
             "prefetch leaves more than 90 % of a quantum of 30 s",
             f"{_percent(prefetch)}; {_percent(swap)} by the swap engine.",
-            judged(prefetch > 0.9),
+            plainly(prefetch > 0.9),
             "share of the time computing, 12 GiB, 30 s, windows of 32; above 90 %",
         )
     ranges = axis_ranges(report, "paged")
     if ranges.keys() == AXES.keys():
         moved = [axis for axis, (least, most) in ranges.items() if most - least > MATTERS]
-        yield Claim(
+        yield settled(
             "window, quantum and amount change nothing as long as memory comes by paging",
             f"{'; '.join(f'{axis}: {_range(ranges[axis])}' for axis in ranges)}.",
-            judged(not moved),
+            plainly(not moved),
             f"share by paging, one of the three varied; at most {_percent(MATTERS)} between the "
             "least and the most",
         )
@@ -129,22 +132,22 @@ def _elsewhere() -> Iterator[Claim]:
     """What no simulated card can tell."""
     rate = 1 / FAULT_SECONDS
     part = _percent(QUANTUM * rate * PAGE / PROGRAM)
-    yield Claim(
+    yield settled(
         "60 % of the pages come in 30 s, at 66,000 faults a second",
         f"{part} of 12 GiB, at {rate:,.0f}: arithmetic of one fault after the other.",
-        "in its model only",
-        "30 s / 15 us x 4 KiB / 12 GiB",
+        "in part",
+        "in part: in its own model, 30 s / 15 us x 4 KiB / 12 GiB",
     )
-    yield Claim(
+    yield settled(
         "managed memory alone costs 159 s in place of 155 s",
         "Put into the model as the first touch of 12 GiB: 4 s, 2.6 %.",
-        "not measured here",
+        "cannot be said here",
         "a question to a card",
     )
-    yield Claim(
+    yield settled(
         "1 GB is shown while 12 GB are used",
         "A question to a driver's own counters, under `vramkit run --mode paged`.",
-        "not measured here",
+        "cannot be said here",
         "a question to a card",
     )
 

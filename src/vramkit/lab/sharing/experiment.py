@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from vramkit.lab.claims import findings as judged
+from vramkit.lab.claims import claim_summary, claim_table
 from vramkit.lab.experiment import Case, Finding, Lab, Setting, Settings
 from vramkit.lab.result import Quantity, Report
 from vramkit.lab.sharing import tables
@@ -63,10 +63,10 @@ class Sharing:
         return turns(found, subject, lab)
 
     def findings(self, report: Report) -> list[Finding]:
-        return [*judged(claims(report)), *advice(report)]
+        return [claim_summary(report, claims(report)), *advice(report)]
 
     def blocks(self, report: Report) -> list[Block]:
-        return list(tables.blocks(report))
+        return [claim_table(report, claims(report)), *tables.blocks(report)]
 
 
 SHARING = Sharing()

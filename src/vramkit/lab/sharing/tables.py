@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vramkit.lab.claims import figure
+from vramkit.lab.figures import figure
 from vramkit.lab.result import Report
 from vramkit.lab.sharing.cases import (
     FULL_DUPLEX,

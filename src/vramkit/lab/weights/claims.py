@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vramkit.lab.claims import Claim, figure, judged, within
+from vramkit.lab.claims import Claim, settled
 from vramkit.lab.experiment import Finding
+from vramkit.lab.figures import figure, plainly, within
 from vramkit.lab.result import Report
 from vramkit.lab.samples import compare
 from vramkit.lab.weights.cases import BUDGETS, DecoderCase, NeighbourCase, StudyCase
@@ -57,21 +58,21 @@ def _totals(report: Report) -> Iterator[Claim]:
         found = f"{layer:,.0f} ms with the host in step with the layer, {ahead:,.0f} ms ahead"
         if policy == "history":
             found += f"; {slow:,.0f} ms at 1.76 GB/s, a rate worked out from its wait of 5 ms"
-        yield Claim(
+        yield settled(
             f"`{policy}` takes {said:,} ms",
             f"{found}.",
-            judged(within(layer, said, NEAR)),
+            plainly(within(layer, said, NEAR)),
             f"{sums[policy]}; in step with the layer at 5 GB/s, within {100 * NEAR:g} %",
         )
     history, history1 = (
         total(report, policy, PROFILE_RATE, "layer") for policy in ("history", "history1")
     )
     if history is not None and history1 is not None:
-        yield Claim(
+        yield settled(
             "`history1` is 240 ms (1.5 %) quicker than `history`",
             f"It is {abs(history1 - history):,.0f} ms ({100 * abs(history1 / history - 1):.1f} %) "
             f"{'slower' if history1 > history else 'quicker'}.",
-            judged(within(history - history1, 240, 0.25)),
+            plainly(within(history - history1, 240, 0.25)),
             "in step with the layer at 5 GB/s; within a quarter of 240 ms",
         )
 
@@ -86,11 +87,11 @@ def _blocking(report: Report) -> Iterator[Claim]:
             cost[host] = block / event - 1
     if len(cost) == len(HOSTS):
         in_step = cost["layer"]
-        yield Claim(
+        yield settled(
             "blocking costs 0.99 %",
             f"{100 * in_step:.2f} % with the host in step with the layer, "
             f"{100 * cost['ahead']:.2f} % if it runs ahead.",
-            judged(within(in_step, 160 / 16160, 0.1)),
+            plainly(within(in_step, 160 / 16160, 0.1)),
             "`history1` against `stage1` at 5 GB/s, in step with the layer; within a tenth",
         )
     shallow = {
@@ -100,11 +101,11 @@ def _blocking(report: Report) -> Iterator[Claim]:
     known = {policy: wall for policy, wall in shallow.items() if wall is not None}
     if len(known) == len(shallow):
         slowest = max(known, key=lambda policy: known[policy])
-        yield Claim(
+        yield settled(
             "blocking with shallow prefetch is the slowest",
             f"`block_shallow` takes {known['block_shallow']:,.0f} ms at 1.76 GB/s, `{slowest}` is "
             "the slowest.",
-            judged(slowest == "block_shallow"),
+            plainly(slowest == "block_shallow"),
             "the longest pass of the study's policies, in step with the layer at 1.76 GB/s",
         )
 
@@ -123,12 +124,12 @@ def _transfer(report: Report) -> Iterator[Claim]:
     if not shallow or not shallow_steady:
         return
     in_first, in_steady = deep / shallow, deep_steady / shallow_steady
-    yield Claim(
+    yield settled(
         "`history1` transfers six times as much",
         f"{in_first:.1f} times in the first layer of a cold pass ({deep / MB:.0f} and "
         f"{shallow / MB:.0f} MB beside ffn), {in_steady:.1f} times in a layer of a steady one: "
         "every policy copies 250 MB a layer.",
-        judged(True)
+        plainly(True)
         if within(in_steady, 6, 0.05)
         else "in part"
         if within(in_first, 6, 0.05)
@@ -146,12 +147,12 @@ def _stability(report: Report) -> Iterator[Claim]:
         if median is not None and slowest is not None:
             uneven[policy] = slowest / median - 1
     if len(uneven) == 4:
-        yield Claim(
+        yield settled(
             "deep prefetch is stable, shallow prefetch is not",
             "Slowest pass beside another program against the median: "
             + ", ".join(f"`{policy}` {100 * part:+.1f} %" for policy, part in uneven.items())
             + ". It is the memory of the ring that counts, on a link that is just fast enough.",
-            judged(uneven["stage1"] < uneven["history"]),
+            plainly(uneven["stage1"] < uneven["history"]),
             "at 1.5 GB/s, host ahead: the slowest pass of `stage1` is nearer to its median than "
             "that of `history`",
         )

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from vramkit.lab.claims import Claim, figure, judged
-from vramkit.lab.claims import findings as judged_findings
+from vramkit.lab.claims import Claim, claim_summary, claim_table, settled
 from vramkit.lab.experiment import Case, Finding, Lab, Setting, Settings
+from vramkit.lab.figures import figure, plainly
 from vramkit.lab.result import Quantity, Report
 from vramkit.lab.simulated import missing
 from vramkit.lab.weights.study import (
@@ -114,10 +114,11 @@ class Sweep:
         return values
 
     def findings(self, report: Report) -> list[Finding]:
-        return [*judged_findings(claims(report)), *_on_demand(report)]
+        return [claim_summary(report, claims(report)), *_on_demand(report)]
 
     def blocks(self, report: Report) -> list[Block]:
-        return [contrasts(report), by_issue(report), by_depth(report)]
+        tables = [contrasts(report), by_issue(report), by_depth(report)]
+        return [claim_table(report, claims(report)), *tables]
 
 
 def steady(report: Report, swept: Swept, wait: Wait, host: Host) -> float | None:
@@ -189,21 +190,21 @@ def _claims(report: Report) -> Iterator[Claim]:
         if not every:
             continue
         there = sum(gain >= least for gain in every)
-        yield Claim(
+        yield settled(
             said,
             f"{_percent(statistics.median(every))} % in the median; at least {100 * least:.0f} % "
             f"in {there} of {len(every)} pairs, at most {100 * max(every):.0f} %.",
-            judged(2 * there >= len(every)),
+            plainly(2 * there >= len(every)),
             f"at least {100 * least:.0f} % {rule}",
         )
     waiting = waiting_gains(report)
     if all(waiting.values()):
         middle = {host: statistics.median(gains) for host, gains in waiting.items()}
-        yield Claim(
+        yield settled(
             "not to block is worth 0.99 %",
             "; ".join(f"{STEPS[host]}: {100 * gain:.2f} %" for host, gain in middle.items())
             + f"; at most {100 * max(max(gains) for gains in waiting.values()):.2f} %.",
-            judged(abs(middle["layer"] - 160 / 16160) <= 0.001),
+            plainly(abs(middle["layer"] - 160 / 16160) <= 0.001),
             "the median in step with the layer; within 0.1 points",
         )
 

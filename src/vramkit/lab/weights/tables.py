@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vramkit.lab.claims import figure
 from vramkit.lab.experiment import Case
+from vramkit.lab.figures import figure
 from vramkit.lab.result import Report
 from vramkit.lab.weights.cases import (
     BUDGETS,
