@@ -65,6 +65,11 @@ class CupyAllocator:
         self._cuda = import_module("cupy").cuda
         self._streams: dict[Stream, Any] = {}
 
+    @property
+    def cupy_malloc(self) -> Any:
+        """For cupy.cuda.set_allocator."""
+        return self._pool.malloc
+
     def allocate(self, size: int, stream: Stream) -> object:
         known = self._streams.get(stream)
         if known is None:

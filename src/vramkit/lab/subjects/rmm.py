@@ -86,6 +86,11 @@ class RmmAllocator:
         )
         self._mr = memory_resource(kind, self._taken, size, limit)
 
+    @property
+    def memory_resource(self) -> Any:
+        """For rmm.mr.set_current_device_resource."""
+        return self._mr
+
     def allocate(self, size: int, stream: Stream) -> object:
         try:
             return self._mr.allocate(size, self._stream(stream))
