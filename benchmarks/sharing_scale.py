@@ -16,6 +16,8 @@ class Scale:
     """Bytes and seconds."""
 
     name: str
+    link: float
+    """Of an H200's rates: that of the simulated card."""
     program: int
     """Memory of one of the two programs."""
     managed: int
@@ -45,8 +47,7 @@ class Scale:
         return self.program // 4
 
     def profile(self) -> str:
-        """An H200 whose link is as much slower as the programs are smaller."""
-        down = self.program / (12 * GIB)
+        """An H200 with this link."""
         rates = {
             "host_to_device_bytes_per_s": LINK,
             "device_to_host_bytes_per_s": LINK,
@@ -54,13 +55,14 @@ class Scale:
             "pageable_host_to_device_bytes_per_s": 8.6e9,
             "pageable_device_to_host_bytes_per_s": 15.3e9,
         }
-        lines = [f"{name} = {rate * down:.0f}" for name, rate in rates.items()]
+        lines = [f"{name} = {rate * self.link:.0f}" for name, rate in rates.items()]
         return "\n".join(['name = "scaled"', 'extends = "h200"', "", "[link]", *lines, ""])
 
 
 SCALES = {
     "full": Scale(
         name="full",
+        link=1.0,
         program=12 * GIB,
         managed=3 * GIB,
         train=1 * GIB,
@@ -75,6 +77,7 @@ SCALES = {
     ),
     "small": Scale(
         name="small",
+        link=1 / 256,
         program=48 * MIB,
         managed=48 * MIB,
         train=1 * MIB,

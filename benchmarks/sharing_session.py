@@ -61,6 +61,7 @@ class Program:
                 stdout=output,
                 stderr=errors,
                 env=environment,
+                cwd=folder,
                 start_new_session=True,
             )
 
@@ -80,7 +81,7 @@ class Program:
         if self.process.returncode != 0 or not lines:
             raise FailedError(f"a program ended with status {self.process.returncode}")
         found = dict(json.loads(lines[-1]))
-        if found["wrong"]:
+        if found.get("wrong"):
             raise FailedError(f"a program's memory was wrong in {found['wrong']} blocks")
         return found
 
@@ -194,16 +195,20 @@ class Session:
     # Programs
 
     def start(self, kind: str, *options: object, mode: str = "") -> Program:
-        """Natively without a mode, else under `vramkit run --mode`."""
+        """One of sharing_programs: natively without a mode, else under `vramkit run --mode`."""
+        name = "pytorch.py" if self.torch else "plain.py"
+        words = [sys.executable, PROGRAMS / name, kind, "--log", "steps", *options]
+        return self.run(words, ["--mode", mode] if mode else None)
+
+    def run(self, command: list[Any], sharing: list[str] | None, **variables: str) -> Program:
+        """Any program, in a folder of its own. `sharing`: options of `vramkit run`, or natively."""
         folder = self.folder / f"program-{len(self._programs)}"
         folder.mkdir()
-        name = "pytorch.py" if self.torch else "plain.py"
-        command = [sys.executable, str(PROGRAMS / name), kind, "--log", str(folder / "steps")]
-        command += map(str, options)
-        if mode:
-            run = [sys.executable, "-m", "vramkit.cli", "run", "--mode", mode]
-            command = [*run, "--log", str(folder / "gate"), "--", *command]
-        program = Program(command, folder, self.environment())
+        words = list(map(str, command))
+        if sharing is not None:
+            run = [sys.executable, "-m", "vramkit.cli", "run", *sharing, "--log", "gate"]
+            words = [*run, "--", *words]
+        program = Program(words, folder, self.environment() | variables)
         self._programs.append(program)
         return program
 
@@ -240,7 +245,5 @@ def session(driver: str, scale: Scale, torch: bool, deadline: float) -> Iterator
     with Session(driver, scale, torch, deadline) as made:
         try:
             yield made
-        except FailedError as error:
+        except (FailedError, NoDaemonError) as error:
             raise FailedError(f"{error}\n{made.told()}") from None
-        except NoDaemonError as error:
-            raise FailedError(f"{error}\n{made.told()}") from error
