@@ -11,9 +11,9 @@
 
 #define CHECK(call)                                                        \
     do {                                                                   \
-        const cudaError_t result = (call);                                 \
-        if (result != cudaSuccess) {                                       \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(result)); \
+        const cudaError_t checked_ = (call);                                \
+        if (checked_ != cudaSuccess) {                                      \
+            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(checked_)); \
             _exit(3);                                                      \
         }                                                                  \
     } while (false)
