@@ -53,7 +53,7 @@ class Sizes:
 
     def __init__(self, driver: str) -> None:
         large = driver == "cuda"
-        self.alone = 64 * MIB if large else 8 * MIB
+        self.alone = 32 * MIB if large else 8 * MIB
         self.together = 5 * GIB // 4 if large else 28 * MIB
         self.budget = 2 * GIB if large else 48 * MIB
         self.moved = 256 * MIB if large else 8 * MIB

@@ -137,7 +137,7 @@ def transformers_generate() -> None:
         vocab_size=1000,
         hidden_size=256,
         intermediate_size=1024,
-        num_hidden_layers=4,
+        num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
     )
@@ -149,7 +149,7 @@ def transformers_generate() -> None:
 
     def work() -> list[int]:
         made = model.generate(
-            prompt, attention_mask=mask, max_new_tokens=4 * STEPS, do_sample=False
+            prompt, attention_mask=mask, max_new_tokens=2 * STEPS, do_sample=False
         )
         return [int(token) for token in made.flatten()]
 

@@ -9,13 +9,13 @@
 #include <thread>
 #include <vector>
 
-#define CHECK(call)                                                        \
-    do {                                                                   \
-        const cudaError_t checked_ = (call);                                \
-        if (checked_ != cudaSuccess) {                                      \
-            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(checked_)); \
-            _exit(3);                                                      \
-        }                                                                  \
+#define CHECK(call)                                                            \
+    do {                                                                       \
+        const cudaError_t checked_ = (call);                                   \
+        if (checked_ != cudaSuccess) {                                         \
+            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(checked_));  \
+            _exit(3);                                                          \
+        }                                                                      \
     } while (false)
 
 using Sum = unsigned long long;
