@@ -45,6 +45,11 @@ class Agent {
     bool idle();
     bool lease(bool begins);
 
+    // The process ends in good order: says so, without waiting for anything.
+    void leave() {
+        if (connected_.load()) connection_.send_at_once(wire::leaving_message{});
+    }
+
     // Others wait for the card at times, or soon will: it must be quiet soon after a stop.
     bool expects_turns() const { return expects_turns_.load(std::memory_order_relaxed); }
 
