@@ -161,7 +161,8 @@ def take_turns(
             made.status()
             return len(switches([each.log for each in both])) > wanted
 
-        made.until(often_enough, f"{wanted} switches")
+        # Not too often: the daemon that answers also decides on turns.
+        made.until(often_enough, f"{wanted} switches", 0.05)
         status = made.status()
         stop.touch()
         made.ended(*both)

@@ -117,6 +117,7 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("caches")
     return {
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "TORCHINDUCTOR_DETERMINISTIC": "1",
         "TRITON_CACHE_DIR": str(folder / "triton"),
         "CUPY_CACHE_DIR": str(folder / "cupy"),

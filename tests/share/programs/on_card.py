@@ -357,7 +357,7 @@ def compiled_per_thread_streams() -> None:
     """per_thread_streams.cu, compiled by nvcc, in this process's place."""
     program = Path("per_thread_streams").absolute()
     source = Path(__file__).with_suffix("").parent / "per_thread_streams.cu"
-    command = ["nvcc", "-O1", "-std=c++17", "--default-stream", "per-thread", "-cudart", "shared"]
+    command = ["nvcc", "-O1", "-std=c++17", "--default-stream", "per-thread"]
     made = subprocess.run(
         [*command, "-o", str(program), str(source)], capture_output=True, text=True, check=False
     )
