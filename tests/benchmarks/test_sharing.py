@@ -105,7 +105,7 @@ def test_two_programs_on_a_simulated_card(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     words = ["--driver", "sim", "--scale", "small", "--json", str(result), "--only", "switch_third"]
     command = [sys.executable, sharing.__file__, *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     report = msgspec.json.decode(result.read_bytes(), type=Report)
     assert report.simulated
@@ -119,7 +119,7 @@ def test_two_programs_on_a_simulated_card(tmp_path: Path) -> None:
     for way in ("out", "in"):
         assert missing <= row.details[f"later_moved_{way}"] + (2 << 20) <= missing + (6 << 20)
     again = [*command[:-2], "--time-limit", "0"]
-    second = subprocess.run(again, capture_output=True, text=True, timeout=60, check=False)
+    second = subprocess.run(again, capture_output=True, text=True, timeout=120, check=False)
     assert "switch_third: known" in second.stderr
     assert "alone: not started" in second.stderr
     assert second.returncode == 1
