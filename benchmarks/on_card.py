@@ -54,8 +54,10 @@ def pytest(*words: object, processes: int = 0) -> Callable[[Namespace], list[str
 
     def command(options: Namespace) -> list[str]:
         every = ["-v", "-ra", "--tb=short", "-p", "no:cacheprovider", f"--driver={options.driver}"]
+        # Versions there are others than those that are developed with.
+        every += ["-o", "filterwarnings=default"]
         if processes and (find_spec("xdist") or (SITE / "xdist").is_dir()):
-            every += ["-n", str(min(processes, os.cpu_count() or 1))]
+            every += ["-p", "xdist", "-n", str(min(processes, os.cpu_count() or 1))]
         return python("-m", "pytest", *every, *words)
 
     return command
@@ -104,7 +106,7 @@ PARTS = [
     Part("sharing", 240, sharing),
     Part("conformance", 60, pytest(*FILES)),
     Part("managed_memory", 40, managed),
-    Part("weights", 90, pytest("tests/weights/test_on_card.py")),
+    Part("weights", 90, pytest("tests/weights/test_on_card.py", processes=4)),
     Part("sharing_rest", 300, sharing),
 ]
 
@@ -118,6 +120,7 @@ def environment(options: Namespace) -> dict[str, str]:
         MARK: options.mark,
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONUNBUFFERED": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # whatever that Python has of them
         "VRAMKIT_OBSERVATIONS": str(options.folder / "observations.json"),
     }
 

@@ -61,7 +61,6 @@ def compared(row: Row, bench: Bench, count: int, kind: str, *options: object, st
                 loops[mode].append(loop_seconds(printed))
                 whole[mode].append((max(each.ended for each in started) - started[0].started) / 1e9)
                 results |= {str(each.get("result")) for each in printed}
-        moved = sum(each.out_bytes for each in made.samples)
     native, shared = (statistics.median(loops[mode]) for mode in ("", "swap"))
     row.take(shared / native)
     row.details |= {
@@ -71,7 +70,6 @@ def compared(row: Row, bench: Bench, count: int, kind: str, *options: object, st
         "shared_process_seconds": whole["swap"],
         "steps": steps,
         "results_equal": len(results) == 1,
-        "moved_bytes": moved,
     }
     if len(results) != 1:
         row.error = "results differ between native and shared runs"
