@@ -13,7 +13,8 @@ CXX_FILES := $(shell find native tests/native benchmarks/native examples \
 WITHOUT_ASLR := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 
 CORES := $(shell nproc)
-# Seconds for one native test.
+# Seconds for one test.
+PYTHON_TIMEOUT = $(if $(VRAMKIT_SOAK),7200,120)
 TIMEOUT = $(if $(VRAMKIT_SOAK),3600,$(if $(SANITIZER),240,60))
 CTEST = ctest -j $(CORES) --timeout $(TIMEOUT) --output-on-failure --no-tests=error
 
@@ -89,7 +90,7 @@ test-native: setup
 # Each process has a simulated GPU of its own: tests do not meet.
 test-python: setup
 	@echo "==> Python tests"
-	pytest -q -n $(CORES) --dist worksteal
+	pytest -q -n $(CORES) --dist worksteal -o faulthandler_timeout=$(PYTHON_TIMEOUT)
 
 demo: $(VENV)/package
 	@echo "==> vramkit demo"

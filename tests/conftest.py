@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from browser import MISSING, Browser, find_browser
 from soak import SOAKING
 
 if TYPE_CHECKING:
@@ -109,6 +110,16 @@ def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
     check_nothing_is_left(opened)
     if not request.node.get_closest_marker("expects_reports"):
         check_nothing_is_reported(opened)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """For tests of pages; they are skipped where there is none."""
+    executable = find_browser()
+    if executable is None:
+        pytest.skip(MISSING)
+    with Browser(executable) as opened:
+        yield opened
 
 
 # What a test may not leave behind

@@ -34,7 +34,7 @@ inline void close_at_exit(nanobind::handle self, nanobind::handle kind, nanobind
 }
 
 template <typename Engine>
-void bind_blocks(nanobind::class_<Engine>& engine) {
+void bind_blocks(nanobind::class_<Engine, NativeResource>& engine) {
     namespace nb = nanobind;
     refuse_copies(engine);
     engine

@@ -55,6 +55,7 @@ class PoolEngine final : public NativeResource {
     uint64_t malloc(uint64_t bytes, nb::handle stream) override;
     void free(uint64_t address, std::optional<uint64_t> bytes, nb::handle stream) override;
 
+    Resource& native() override { return engine(); }
     // Raises ClosedError after a reset of the simulated GPU, and in a forked child.
     pool::Pool& engine() {
         require_present();
@@ -62,7 +63,6 @@ class PoolEngine final : public NativeResource {
     }
     bool closed() const { return lost() || handle_->engine->closed(); }
     uintptr_t c_handle() const { return reinterpret_cast<uintptr_t>(handle_.get()); }
-    using NativeResource::fail;
     using NativeResource::gone;
     using NativeResource::require_present;
     using NativeResource::stream;
@@ -358,7 +358,9 @@ void bind_pool(nb::module_& module) {
     nb::class_<Config>(module, "PoolConfig")
         .def(nb::new_(&config_from))
         .def_static("defaults", &default_settings, nb::sig("def defaults() -> dict[str, Any]"));
-    nb::class_<PoolEngine> engine(module, "PoolEngine");
+    nb::class_<NativeResource>(module, "NativeResource",
+                               "A resource written in C++: the native player can use it.");
+    nb::class_<PoolEngine, NativeResource> engine(module, "PoolEngine");
     bind_blocks(engine);
     engine
         .def(nb::init<std::shared_ptr<Device>, const Config*>(), nb::arg("device"),
@@ -375,6 +377,9 @@ void bind_pool(nb::module_& module) {
         .def("check_invariants", &check_invariants,
              "Which of the engine's invariants do not hold; empty: all hold. No other thread may "
              "use the pool in the meantime.")
+        .def_prop_ro(
+            "reserved_bytes", [](PoolEngine& self) { return self.engine().reserved_bytes(); },
+            "Bytes taken from the driver.")
         .def_prop_ro("c_handle", &PoolEngine::c_handle,
                      "The vramkit_pool* of the C interface, as long as this object lives.")
         .def("also_used_on", &also_used_on, nb::arg("address").none(), nb::arg("stream").none(),

@@ -72,6 +72,7 @@ class PlainEngine : public NativeResource {
         if (!done) fail(why, "close");
     }
     bool closed() const { return lost() || engine_->closed(); }
+    Resource& native() override { return engine(); }
     // Raises ClosedError after a reset of the simulated GPU, and in a forked child.
     resources::PlainResource& engine() const {
         require_present();
@@ -177,7 +178,7 @@ void bind_sized(nb::module_& module, const char* name) {
 }  // namespace
 
 void bind_resources(nb::module_& module) {
-    nb::class_<PlainEngine> plain(module, "PlainEngine");
+    nb::class_<PlainEngine, NativeResource> plain(module, "PlainEngine");
     bind_blocks(plain);
     plain
         .def("close", &PlainEngine::close,

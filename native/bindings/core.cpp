@@ -28,4 +28,6 @@ NB_MODULE(_core, module) {
     vramkit::bind_checked_allocator(module);
     vramkit::bind_weights(module);
     vramkit::bind_packing(module);
+    vramkit::bind_lab(module);
+    vramkit::bind_sharing_cases(module);
 }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/failure.h"
+#include "base/resource.h"
 #include "base/stream_ref.h"
 #include "bindings/device.h"
 
@@ -20,6 +21,8 @@ namespace vramkit {
 uint64_t positive(nanobind::handle number, const char* what);
 // An address from Python; 0, which is never valid, for an integer out of range. Raises TypeError.
 uint64_t pointer(nanobind::handle number);
+// Raises the exception for a failure; `call` is the Python name of what failed.
+[[noreturn]] void raise_failure(const Driver& driver, const Failure& why, const char* call);
 
 // Something of the engine that belongs to a device and to an epoch of its driver.
 class NativeObject {
@@ -60,6 +63,9 @@ class NativeResource : public NativeObject {
     using NativeObject::NativeObject;
     virtual ~NativeResource() = default;
 
+    // The engine behind it, as long as this object lives. Raises ClosedError where it is lost.
+    virtual Resource& native() = 0;
+    using NativeObject::fail;
     // Raise what the Python methods of these names raise. No stream: the legacy default stream, or
     // that of the allocation.
     virtual uint64_t malloc(uint64_t bytes, nanobind::handle stream) = 0;

@@ -39,7 +39,7 @@ std::uint64_t PlainResource::malloc(std::uint64_t bytes, const StreamRef& stream
     if (address == 0) return 0;
     Shard& shard = shard_of(address);
     const std::lock_guard guard(shard.lock);
-    shard.blocks[address] = {bytes, stream};
+    shard.add(address, {bytes, stream});
     return address;
 }
 
@@ -65,11 +65,12 @@ bool PlainResource::free(std::uint64_t address, std::optional<std::uint64_t> byt
                           std::to_string(*bytes));
         }
         shard.blocks.erase(found);
+        shard.bytes -= block.bytes;
     }
     StreamRef at = stream.value_or(block.stream);
     if ((stream || point_of_free(block, at, why)) && give(address, block, at, why)) return true;
     const std::lock_guard guard(shard.lock);
-    shard.blocks[address] = block;
+    shard.add(address, block);
     return false;
 }
 
@@ -151,6 +152,7 @@ void PlainResource::end() {
             give(address, block, legacy_stream(), ignored);
         }
         shard.blocks.clear();
+        shard.bytes = 0;
     }
     give_back_everything();
     const std::lock_guard guard(ended_lock_);
@@ -179,7 +181,7 @@ std::uint64_t PlainResource::live_bytes() const {
     std::uint64_t sum = 0;
     for (const Shard& shard : shards_) {
         const std::lock_guard guard(shard.lock);
-        for (const auto& [address, block] : shard.blocks) sum += block.bytes;
+        sum += shard.bytes;
     }
     return sum;
 }

@@ -82,6 +82,12 @@ class PlainResource : public Resource {
     struct Shard {
         mutable std::mutex lock;
         std::unordered_map<std::uint64_t, Block> blocks;
+        std::uint64_t bytes = 0;  // sum of all blocks
+
+        void add(std::uint64_t address, const Block& block) {
+            blocks[address] = block;
+            bytes += block.bytes;
+        }
     };
 
     Shard& shard_of(std::uint64_t address) { return shards_[address / kAlignment % 16]; }

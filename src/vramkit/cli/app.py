@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from inspect import cleandoc
+from typing import Any
 
 from cyclopts import App, Parameter
 
@@ -42,6 +43,20 @@ COMMANDS = {
 
         Exit status: 2 wrong usage, 127 no such program, else the program's own: its exit status, or
         128 + the signal that ended it.""",
+    "replay": """Replay a recorded program on every allocator: what it holds, which card it needs.
+
+        Takes what vramkit record writes, PyTorch memory snapshots, logs of RMM and plain traces:
+        vramkit replay trace.csv.gz --card 24GiB --html report.html
+
+        Exit status: 0 replayed, 1 nothing could be replayed or kept, 2 wrong usage or no trace,
+        130 stopped by Ctrl-C; what was measured until then is kept.""",
+    "advise": """Say what would help a recorded program: another allocator, offload, sharing, ...
+
+        Reads the same files as replay, and says for each piece of advice what to expect and how to
+        check it:
+        vramkit advise snapshot.pickle --card 24GiB
+
+        Exit status: 0 advised, 2 wrong usage or no trace.""",
     "plan": """Predict what streaming a model's weights costs, before the run and without the card.
 
         Runs the engine of vramkit.offload() on the simulated GPU. Reads a transformers config or
@@ -69,6 +84,10 @@ COMMANDS = {
     "daemon": """Start, stop or look at the daemon that divides the cards.
 
         Exit status: 1 no daemon, or it did not start, 2 wrong usage.""",
+    "lab": """Measure what memory costs here: allocators, fragmentation, streaming, sharing.
+
+        Exit status: 0 measured, 1 nothing could be measured, 2 wrong usage, 130 stopped by Ctrl-C;
+        what was measured until then is kept.""",
     "demo": """A short guided run, with a report to keep.
 
         Uses the NVIDIA card of this machine, else the simulated GPU, and says which.
@@ -88,21 +107,28 @@ def _version() -> str:
     return f"vramkit {version('vramkit')}"
 
 
-def build_app() -> App:
+def new_app(name: str, text: str, version: Callable[[], str] | None = None) -> App:
     # Plain texts leave brackets alone; errors come to main, which prints them in one line.
-    app = App(
-        name="vramkit",
-        help=DESCRIPTION,
+    return App(
+        name=name,
+        help=text,
         help_format="plaintext",
-        version=_version,
+        version=version,
+        version_flags=["--version"] if version else [],
         version_format="plaintext",
         default_parameter=Parameter(negative="", show_default=False),
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
     )
+
+
+def build_app() -> App:
+    app = new_app("vramkit", DESCRIPTION, _version)
     for name, text in COMMANDS.items():
-        app.command(f"vramkit.cli.{name}:{name}", name=name, help=_paragraphs(text))
+        # The lab is an application of its own, and answers --help itself.
+        own: dict[str, Any] = {"help_flags": []} if name == "lab" else {}
+        app.command(f"vramkit.cli.{name}:{name}", name=name, help=_paragraphs(text), **own)
     return app
 
 

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 # One character for one, so that columns stay in line; all others become a question mark.
-PLAIN = str.maketrans("█▉▊▋▌▍▎▏▒▁▂▃▄▅▆▇✓✗·…–µ", "####||||=1234567+x..-u")  # noqa: RUF001
+PLAIN = str.maketrans(
+    "█▉▊▋▌▍▎▏▒▓░▁▂▃▄▅▆▇✓✗·…–µ×●─│└┤┬╌━",  # noqa: RUF001
+    "####||||==-1234567+x..-uxo-|++--=",
+)
+PLAIN.update({braille: ord("*") for braille in range(0x2800, 0x2900)})
 
 
 class Progress(Protocol):

@@ -40,3 +40,8 @@ def open_driver_or_simulate(spec: str | None) -> tuple[Driver, str | None]:
     except driver.DriverError as error:
         why = f"NVIDIA's driver does not work here ({error})"
     return open_driver("sim"), why
+
+
+def driver_spec(spec: str | None, driver: Driver) -> str:
+    """Opens the same driver in another process."""
+    return spec or os.environ.get("VRAMKIT_DRIVER") or driver.kind

@@ -7,8 +7,9 @@ from rich.text import Text
 
 from vramkit.doctor.facts import Card, DriverFacts, Examination, Limits, Severity, Spread
 from vramkit.doctor.judge import link_text
-from vramkit.report.blocks import Table, Tone
-from vramkit.report.terminal import SIGNS, TONES, code_spans, table
+from vramkit.report.blocks import SIGNS, Table, Tone
+from vramkit.report.terminal import code_spans, table
+from vramkit.report.terminal_style import TONES
 from vramkit.report.units import bytes_text, free_text, rate_text, time_text, version_text
 
 SEVERITY_TONES: dict[Severity, Tone] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 
@@ -111,11 +112,21 @@ def _open_sim() -> Driver:
     return driver
 
 
-def _apply_profile(driver: Driver, profile: str) -> None:
-    """Keeps the other settings of VRAMKIT_SIM, which the library itself reads on first use."""
+def reset_simulator(driver: Driver, spec: str, settings: Mapping[str, object]) -> None:
+    """A fresh simulated GPU: these settings, over the profile of `spec`, over VRAMKIT_SIM."""
     assert driver.sim is not None
-    if driver.sim.settings().profile == profile:
-        return
+    profile = parse_spec(spec)[1]
+    chosen: dict[str, object] = {} if profile is None else {"profile": profile}
+    driver.sim.apply(_environment_settings() | chosen | dict(settings))
+
+
+def _apply_profile(driver: Driver, profile: str) -> None:
+    assert driver.sim is not None
+    if driver.sim.settings().profile != profile:
+        reset_simulator(driver, f"sim:{profile}", {})
+
+
+def _environment_settings() -> dict[str, object]:
+    """Of VRAMKIT_SIM, which the library itself reads on first use."""
     pairs = (item.partition("=") for item in os.environ.get("VRAMKIT_SIM", "").split(",") if item)
-    settings: dict[str, object] = {key.strip(): value for key, _, value in pairs}
-    driver.sim.apply(settings | {"profile": profile})
+    return {key.strip(): value for key, _, value in pairs}

@@ -6,31 +6,50 @@ An experiment
 2. is one object in catalog.EXPERIMENTS, and does no work when its module is imported;
 3. measures a case as a pure function of case, subject and `Lab`: all that is random comes from
    `Lab.seed`, so that all subjects get the same;
-4. says what it has found as `Finding`s, from the figures of a report alone, by stated rules.
+4. says what it has found as `Finding`s, from the figures of a report alone, by stated rules;
+5. draws and judges any report of its own, also one that ended early or has rows without values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from vramkit.lab.result import Quantity, Report
+from vramkit.lab.settings import Setting, Settings
 from vramkit.report.blocks import Block, Tone
 
 if TYPE_CHECKING:
     from vramkit.driver import Device, Driver
 
-Settings = Mapping[str, str | int | float | bool | list[str]]
+__all__ = [
+    "Case",
+    "Experiment",
+    "Finding",
+    "Lab",
+    "Measured",
+    "Setting",
+    "Settings",
+    "Unmeasured",
+    "chosen",
+    "chosen_cases",
+]
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A workload, perhaps in one of several variants."""
+    """A workload, perhaps in one of several variants. The texts have no commas."""
 
     workload: str
     arm: str = ""
+
+    @property
+    def name(self) -> str:
+        """For --cases."""
+        return f"{self.workload}/{self.arm}" if self.arm else self.workload
 
 
 @dataclass(frozen=True)
@@ -50,6 +69,14 @@ class Finding(msgspec.Struct, frozen=True):
     tone: Tone
     text: str
     rule: str = ""
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What one repetition has to tell beside its values: what Row keeps of the last one."""
+
+    values: dict[str, float]
+    series: dict[str, list[float]] = {}
+    drawings: list[Block] = []
 
 
 class Unmeasured(Exception):
@@ -76,22 +103,31 @@ class Experiment(Protocol):
         ...
 
     @property
-    def needs_card(self) -> bool:
-        """Whether it runs on a card, real or simulated. Else `Lab.device` is not to be touched."""
+    def settings(self) -> Sequence[Setting]:
+        """What `--set` may change; all of them are in the `Settings` of the other methods."""
         ...
 
     def simulator(self, settings: Settings) -> dict[str, object]:
-        """Settings of Simulator.reset() for each process, where the card is a simulated one."""
+        """Settings of Simulator.apply(), where the card is a simulated one: on before each case.
+
+        Those of VRAMKIT_SIM that are not among them stay, and so does the profile.
+        """
         ...
 
     def subjects(self, driver: Driver) -> dict[str, str]:
         """All that there are, by name: why it cannot take part here, or an empty text."""
         ...
 
-    def cases(self, settings: Settings) -> list[Case]: ...
+    def cases(self, settings: Settings) -> list[Case]:
+        """Each once. Raises ValueError for settings that do not go together."""
+        ...
 
-    def measure(self, case: Case, subject: str, lab: Lab) -> dict[str, float]:
-        """One repetition. Raises OutOfMemoryError, Unmeasured, or whatever goes wrong."""
+    def measure(self, case: Case, subject: str, lab: Lab) -> dict[str, float] | Measured:
+        """One repetition: finite values of some of the quantities.
+
+        Raises OutOfMemoryError, Unmeasured, or whatever goes wrong. A process in which that
+        happened measures nothing more; otherwise the next case follows in the same process.
+        """
         ...
 
     def findings(self, report: Report) -> list[Finding]: ...
@@ -101,19 +137,30 @@ class Experiment(Protocol):
         ...
 
 
-Progress = Callable[[str], None]
+def chosen(patterns: Sequence[str], known: Sequence[str], what: str) -> list[str]:
+    """Those of the known that match one of the patterns, which may have * and ?; all without any.
 
-
-def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
-    """Those of the known that match one of the names, which may have * and ?; all without names.
-
-    Raises ValueError for a name that matches nothing.
+    Raises ValueError for a pattern that matches nothing.
     """
-    from fnmatch import fnmatchcase
+    return _chosen(patterns, {name: [name] for name in known}, what)
 
-    if not names:
-        return list(known)
-    for name in names:
-        if not any(fnmatchcase(each, name) for each in known):
-            raise ValueError(f"no {what} is called {name!r}; there are: {', '.join(known)}")
-    return [each for each in known if any(fnmatchcase(each, name) for name in names)]
+
+def chosen_cases(patterns: Sequence[str], cases: Sequence[Case]) -> list[Case]:
+    """As chosen(): a pattern matches the name of a case, or its workload, which means all arms."""
+    by_name = {case.name: case for case in cases}
+    names = {name: [name, case.workload] for name, case in by_name.items()}
+    return [by_name[name] for name in _chosen(patterns, names, "case")]
+
+
+def _chosen(patterns: Sequence[str], known: Mapping[str, Sequence[str]], what: str) -> list[str]:
+    def matches(names: Sequence[str], pattern: str) -> bool:
+        return any(fnmatchcase(name, pattern) for name in names)
+
+    for pattern in patterns:
+        if not any(matches(names, pattern) for names in known.values()):
+            raise ValueError(f"no {what} is called {pattern!r}; there are: {', '.join(known)}")
+    return [
+        name
+        for name, names in known.items()
+        if not patterns or any(matches(names, pattern) for pattern in patterns)
+    ]

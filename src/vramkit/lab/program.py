@@ -83,6 +83,17 @@ class Program:
     def allocations(self) -> int:
         return len(self.sizes)
 
+    def describe(self, step: int) -> str:
+        """For errors: "step 7 of 'name', thread 0: ALLOCATE 3 (512 bytes), stream 1"."""
+        op, what, where = Op(self.ops[step]), self.what[step], self.where[step]
+        words = f"step {step} of {self.name!r}, thread {self.threads[step]}: {op.name}"
+        if op in (Op.ALLOCATE, Op.FREE, Op.TOUCH):
+            words += f" {what} ({self.sizes[what]} bytes)"
+        elif op not in (Op.WAIT_FOR_STREAM, Op.WAIT_FOR_DEVICE, Op.LOCK, Op.UNLOCK):
+            words += f" {what}"
+        on_stream = op <= Op.WAIT or op == Op.WAIT_FOR_STREAM
+        return f"{words}, stream {where}" if on_stream and where != OWN_STREAM else words
+
 
 @dataclass
 class ProgramBuilder:

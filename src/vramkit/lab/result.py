@@ -8,6 +8,10 @@ from typing import Literal
 
 import msgspec
 
+from vramkit.lab.settings import Value
+from vramkit.report.blocks import Block
+from vramkit.report.units import Unit
+
 FORMAT = 1
 
 Outcome = Literal["measured", "out of memory", "failed", "timed out", "not here", "not run"]
@@ -17,7 +21,7 @@ class Quantity(msgspec.Struct, frozen=True):
     """A measured figure: its name in tables, its unit, and which direction is better."""
 
     title: str
-    unit: Literal["ms", "us", "ns", "bytes", "bytes/s", "count", "ratio"]
+    unit: Unit
     better: Literal["lower", "higher", "neither"] = "lower"
 
 
@@ -35,6 +39,9 @@ class Row(msgspec.Struct):
     values: dict[str, list[float]] = {}
     outcome: Outcome = "not run"
     why: str = ""
+    series: dict[str, list[float]] = {}
+    """Figures along the workload, by name; of the last repetition, as are the drawings."""
+    drawings: list[Block] = []
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -60,8 +67,8 @@ class Report(msgspec.Struct):
     card_bytes: int
     simulated: str | None
     """The profile, where the card was a simulated one."""
-    settings: dict[str, str | int | float | bool | list[str]]
-    """Of the command: what another run needs to be comparable."""
+    settings: dict[str, Value]
+    """Of the experiment: what another run needs to be comparable."""
     seed: int
     """Of the order of subjects and of all random workloads."""
     quantities: dict[str, Quantity]
@@ -70,6 +77,8 @@ class Report(msgspec.Struct):
     """That were wanted; rows say how many they have."""
     stopped: str = ""
     """Why the run ended early; empty: it came to its end."""
+    command: str = ""
+    """That measures the same again; empty where no command did."""
     format: int = FORMAT
 
     def row(self, workload: str, subject: str, arm: str = "") -> Row | None:
@@ -83,9 +92,22 @@ class ResultError(ValueError):
     """A file that is no result of the lab; says why."""
 
 
+class _Kind(msgspec.Struct):
+    """What tells a result from other documents, whatever its format."""
+
+    experiment: str
+    format: int
+
+
 def save(report: Report, path: Path) -> None:
-    """In one step: whoever reads the file sees this report, or the one before."""
+    """In one step: whoever reads the file sees this report, or the one before.
+
+    Raises OSError, also for what is no regular file: a rename would take the place of a device.
+    """
     text = msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n"
+    path = path.resolve()  # a link stays one
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is no regular file, which alone can be replaced")
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_bytes(text)
@@ -96,12 +118,17 @@ def save(report: Report, path: Path) -> None:
 
 def load(path: Path) -> Report:
     """Raises ResultError for what is no result, and OSError."""
+    text = path.read_bytes()
     try:
-        report = msgspec.json.decode(path.read_bytes(), type=Report)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        kind = msgspec.json.decode(text, type=_Kind)
+        if kind.format != FORMAT:
+            raise ResultError(
+                f"{path}: written in format {kind.format}; this vramkit reads format {FORMAT}"
+            )
+        report = msgspec.json.decode(text, type=Report)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ResultError(f"{path}: no result of vramkit lab: {error}") from error
-    if report.format != FORMAT:
-        raise ResultError(
-            f"{path}: written in format {report.format}; this vramkit reads format {FORMAT}"
-        )
+    unknown = {name for row in report.rows for name in row.values} - report.quantities.keys()
+    if unknown:
+        raise ResultError(f"{path}: has values of {', '.join(sorted(unknown))}, but not what it is")
     return report

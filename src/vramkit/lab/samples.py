@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Literal
@@ -27,10 +28,10 @@ class Spread(msgspec.Struct, frozen=True):
         """Raises ValueError without values."""
         if not values:
             raise ValueError("no values")
-        if len(values) == 1:
-            return Spread(values[0], values[0], values[0], 1)
-        deciles = statistics.quantiles(values, n=10, method="inclusive")
-        return Spread(statistics.median(values), deciles[0], deciles[-1], len(values))
+        ordered = sorted(values)
+        return Spread(
+            statistics.median(ordered), _decile(ordered, 1), _decile(ordered, 9), len(ordered)
+        )
 
     @property
     def relative(self) -> float:
@@ -42,7 +43,7 @@ Verdict = Literal["lower", "higher", "no difference", "too few"]
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Of one figure from another, as a part of the other: -0.1 is 10 % lower.
+    """Of one figure from another, as a part of the other: -0.1 is 10 % lower; inf: from zero.
 
     `least` and `most` come from the percentiles at the far and the near ends.
     """
@@ -57,19 +58,12 @@ def compare(values: Sequence[float], other: Sequence[float]) -> Difference:
     """Whether the first are lower or higher than the others, beyond what repetitions scatter.
 
     A difference is one where the percentiles do not overlap (p90 of the one below p10 of the
-    other), the medians are more than NOISE apart and both have FEWEST values. Figures that repeat
-    exactly need only one. Raises ValueError without values.
+    other), the medians are more than NOISE apart and both have FEWEST values. Of figures that
+    repeat exactly two are enough. No value is below zero. Raises ValueError without values.
     """
     here, there = Spread.of(values), Spread.of(other)
-    if there.median == 0:
-        same = here.median == 0
-        relative = 0.0 if same else float("inf")
-        return Difference("no difference" if same else "higher", relative, relative, relative)
-    relative = here.median / there.median - 1
-    ends = sorted(
-        (here.p10 / (there.p90 or there.median) - 1, here.p90 / (there.p10 or there.median) - 1)
-    )
-    if abs(relative) <= NOISE:
+    low, high = sorted((here.median, there.median))
+    if high <= low * (1 + NOISE):
         verdict: Verdict = "no difference"
     elif min(here.count, there.count) < FEWEST and not _exact(values, other):
         verdict = "too few"
@@ -79,7 +73,25 @@ def compare(values: Sequence[float], other: Sequence[float]) -> Difference:
         verdict = "higher"
     else:
         verdict = "no difference"
-    return Difference(verdict, relative, *ends)
+    return Difference(
+        verdict,
+        _part(here.median, there.median),
+        _part(here.p10, there.p90),
+        _part(here.p90, there.p10),
+    )
+
+
+def _decile(ordered: Sequence[float], number: int) -> float:
+    """Between the two nearest values; never rounded beyond them, as statistics.quantiles() is."""
+    below, tenths = divmod((len(ordered) - 1) * number, 10)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (tenths / 10)
+
+
+def _part(value: float, other: float) -> float:
+    if other:
+        return value / other - 1
+    return math.inf if value else 0.0
 
 
 def _exact(*samples: Sequence[float]) -> bool:

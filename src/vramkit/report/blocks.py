@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
 
+from vramkit.report.units import Unit
+
 Tone = Literal["plain", "good", "note", "warning", "bad"]
+
+# A tone is never told by its colour alone.
+SIGNS: dict[Tone, str] = {"plain": "·", "good": "✓", "note": "i", "warning": "!", "bad": "✗"}
+JUDGED: tuple[Tone, ...] = ("good", "warning", "bad")  # tones that say more than "look here"
 
 
 class Text(msgspec.Struct, frozen=True, tag="text"):
@@ -109,6 +117,105 @@ class Bars(msgspec.Struct, frozen=True, tag="bars"):
     caption: str = ""
 
 
+class ValueBar(msgspec.Struct, frozen=True):
+    """One bar: a value, and from `low` to `high` what repetitions of it gave.
+
+    Without a value, `why` stands in the bar's place ("out of memory"). Beside a value it is a note.
+    """
+
+    label: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    series: str = ""
+    group: str = ""
+    tone: Tone = "plain"
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        figures = [each for each in (self.value, self.low, self.high) if each is not None]
+        if not all(math.isfinite(each) and each >= 0 for each in figures):
+            raise ValueError(f"bar {self.label!r} has {figures}; bars show finite values from 0 up")
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"bar {self.label!r} has one end of a spread; give low and high")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"bar {self.label!r} has a spread from {self.low} down to {self.high}")
+        if self.value is None and self.low is not None:
+            raise ValueError(f"bar {self.label!r} has a spread and no value")
+
+
+class BarChart(msgspec.Struct, frozen=True, tag="bar_chart"):
+    """Values to compare, in the order given. `first` is the head of the column of labels.
+
+    Neighbours of one group stand below its name, those of one label beside each other, and each
+    series has a colour and a pattern. A bar of another tone than plain is set in that tone.
+    On a logarithmic scale a bar's length says nothing by itself, so the value is a mark on it;
+    zeros have no mark, only their text.
+    """
+
+    title: str
+    bars: list[ValueBar]
+    unit: Unit
+    first: str = ""
+    better: Literal["lower", "higher", "neither"] = "neither"
+    scale: Literal["linear", "log"] = "linear"
+    caption: str = ""
+
+
+class Axis(msgspec.Struct, frozen=True):
+    """What runs along one side of a drawing. An axis from zero shows ratios as they are."""
+
+    title: str
+    unit: Unit = "count"
+    scale: Literal["linear", "log"] = "linear"
+    from_zero: bool = True  # on a linear axis; else from the least value
+
+
+class Series(msgspec.Struct, frozen=True):
+    """Points in the order of x; None: a gap in the line.
+
+    `band` has the lowest and the highest y of each point. `step`: y holds until the next point.
+    """
+
+    name: str
+    points: list[tuple[float, float | None]]
+    band: list[tuple[float, float]] = []
+    step: bool = False
+
+    def __post_init__(self) -> None:
+        if self.band and len(self.band) != len(self.points):
+            raise ValueError(
+                f"series {self.name!r} has {len(self.points)} points and a band of "
+                f"{len(self.band)}; give both ends for each point, or no band"
+            )
+        if any(low > high for low, high in self.band):
+            raise ValueError(f"series {self.name!r} has a band whose low end is above its high end")
+        figures = [each for point in (*self.points, *self.band) for each in point]
+        if not all(math.isfinite(each) for each in figures if each is not None):
+            raise ValueError(f"series {self.name!r} has a value that is not finite; None is a gap")
+        if any(after[0] < before[0] for before, after in pairwise(self.points)):
+            raise ValueError(f"series {self.name!r} is not in the order of x; sort its points")
+
+
+class Level(msgspec.Struct, frozen=True):
+    """A value of y to compare with, as a line across: the size of a card, a bound."""
+
+    name: str
+    value: float
+    tone: Tone = "plain"
+
+
+class LineChart(msgspec.Struct, frozen=True, tag="line_chart"):
+    """Lines over one pair of axes. On a logarithmic axis, zeros and below are gaps."""
+
+    title: str
+    series: list[Series]
+    x: Axis
+    y: Axis
+    levels: list[Level] = []
+    caption: str = ""
+
+
 class Run(msgspec.Struct, frozen=True):
     """Neighbouring cells that look alike: `used` eighths of each in use, the other part in `state`.
 
@@ -155,7 +262,19 @@ class Conflict(msgspec.Struct, frozen=True, tag="conflict"):
     tone: Tone = "bad"
 
 
-Block = Text | Callout | Figures | Table | Code | Timeline | Bars | MemoryMap | Conflict
+Block = (
+    Text
+    | Callout
+    | Figures
+    | Table
+    | Code
+    | Timeline
+    | Bars
+    | BarChart
+    | LineChart
+    | MemoryMap
+    | Conflict
+)
 
 
 class Section(msgspec.Struct, frozen=True):

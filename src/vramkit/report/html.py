@@ -7,11 +7,14 @@ from pathlib import Path
 
 from vramkit.report import blocks
 from vramkit.report.highlight import highlighted_lines
+from vramkit.report.html_bar_chart import bar_chart_html
+from vramkit.report.html_line_chart import line_chart_html
 from vramkit.report.html_memory import bars_html, memory_map_html
+from vramkit.report.html_table import table_html
 from vramkit.report.html_text import inline
 from vramkit.report.html_timeline import timeline_html
 
-STYLES = ("page.css", "timeline.css", "memory.css")
+STYLES = ("page.css", "timeline.css", "memory.css", "charts.css")
 
 
 def page(document: blocks.Document) -> str:
@@ -71,33 +74,21 @@ def _block(block: blocks.Block) -> str:
             )
             return f'<div class="figures">{cells}</div>'
         case blocks.Table():
-            return _table(block)
+            return table_html(block)
         case blocks.Code():
             return _code(block)
         case blocks.Timeline():
             return timeline_html(block)
         case blocks.Bars():
             return bars_html(block)
+        case blocks.BarChart():
+            return bar_chart_html(block)
+        case blocks.LineChart():
+            return line_chart_html(block)
         case blocks.MemoryMap():
             return memory_map_html(block)
         case blocks.Conflict():
             return _conflict(block)
-
-
-def _table(block: blocks.Table) -> str:
-    def row(cells: list[str], tag: str) -> str:
-        return "".join(
-            f'<{tag} class="numeric">{inline(cell)}</{tag}>'
-            if index in block.numeric
-            else f"<{tag}>{inline(cell)}</{tag}>"
-            for index, cell in enumerate(cells)
-        )
-
-    caption = f"<caption>{escape(block.title)}</caption>" if block.title else ""
-    head = f"<thead><tr>{row(block.columns, 'th')}</tr></thead>" if any(block.columns) else ""
-    body = "".join(f"<tr>{row(cells, 'td')}</tr>" for cells in block.rows)
-    pairs = "" if head else ' class="pairs"'
-    return f'<div class="wide"><table{pairs}>{caption}{head}<tbody>{body}</tbody></table></div>'
 
 
 def _code(block: blocks.Code) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from vramkit.report.blocks import MEMORY_NAMES, Bars, MapRow, MemoryMap, MemoryState, Run
+from vramkit.report.blocks import MEMORY_NAMES, Bars, MapRow, MemoryMap, MemoryState, Run, Table
+from vramkit.report.html_table import hidden_table_html
 from vramkit.report.html_text import caption
 from vramkit.report.units import bytes_text
 
@@ -30,7 +31,7 @@ def bars_html(block: Bars) -> str:
             f'<span class="label">{escape(bar.label)}</span><span class="track">{parts}</span>'
             f'<span class="sum">{bytes_text(total)}</span>'
         )
-    table = _table(block.first, states, [(escape(bar.label), bar.nbytes) for bar in block.bars])
+    table = _table(block.first, states, [(bar.label, bar.nbytes) for bar in block.bars])
     return (
         f'<figure class="chart"><figcaption>{escape(block.title)}{_legend(states)}</figcaption>'
         f'<div class="bars" aria-hidden="true">{"".join(rows)}</div>'
@@ -46,7 +47,7 @@ def memory_map_html(block: MemoryMap) -> str:
     table = _table(
         f"{bytes_text(block.cells * block.cell_bytes)} from",
         states,
-        [(f"<code>{row.address:#x}</code>", row.nbytes) for row in block.rows],
+        [(f"`{row.address:#x}`", row.nbytes) for row in block.rows],
     )
     many = " many" if len(block.rows) > 48 else ""
     return (
@@ -107,19 +108,16 @@ def _filter(block: MemoryMap, states: list[MemoryState]) -> str:
 def _table(
     first: str, states: list[MemoryState], rows: list[tuple[str, dict[MemoryState, int]]]
 ) -> str:
-    """Labels are HTML already."""
-    heads = "".join(f'<th class="numeric">{MEMORY_NAMES[state]}</th>' for state in states)
-    body = "".join(
-        f"<tr><td>{label}</td>"
-        + "".join(f'<td class="numeric">{_cell(nbytes.get(state, 0))}</td>' for state in states)
-        + f'<td class="numeric">{bytes_text(sum(nbytes.values()))}</td></tr>'
+    columns = [first, *(MEMORY_NAMES[state] for state in states), "together"]
+    body = [
+        [
+            label,
+            *(_cell(nbytes.get(state, 0)) for state in states),
+            bytes_text(sum(nbytes.values())),
+        ]
         for label, nbytes in rows
-    )
-    return (
-        '<details><summary>As a table</summary><div class="wide"><table><thead><tr>'
-        f'<th>{escape(first)}</th>{heads}<th class="numeric">together</th></tr></thead>'
-        f"<tbody>{body}</tbody></table></div></details>"
-    )
+    ]
+    return hidden_table_html(Table(columns, body, numeric=list(range(1, len(columns)))))
 
 
 def _cell(nbytes: int) -> str:

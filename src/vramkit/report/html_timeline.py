@@ -5,9 +5,9 @@ Places are shares of the width, texts keep their size: it reads on a narrow scre
 
 from __future__ import annotations
 
-import math
 from html import escape
 
+from vramkit.report.axis import nice_step
 from vramkit.report.blocks import Lane, Span, Timeline
 from vramkit.report.html_text import caption, inline
 from vramkit.report.units import time_text
@@ -18,6 +18,7 @@ LEGEND = {
     "kernel": "kernel",
     "other": "other work",
 }
+MOST_TICKS = 9
 
 
 def timeline_html(timeline: Timeline) -> str:
@@ -43,21 +44,15 @@ def _share(seconds: float, scale: float) -> float:
     return 100 * seconds / scale if scale > 0 else 0.0
 
 
-def _tick_step(scale: float) -> float:
-    """1, 2 or 5 times a power of ten, for four to nine ticks."""
-    if scale <= 0:
-        return 1.0
-    power: float = 10.0 ** math.floor(math.log10(scale / 4))
-    return next(power * factor for factor in (1, 2, 5, 10) if scale / (power * factor) <= 9)
-
-
 def _grid(scale: float) -> str:
-    step = _tick_step(scale)
-    return "".join(
-        f'<span class="tick" style="left:{_share(index * step, scale):.3f}%">'
-        f"<i>{time_text(index * step) if index else '0'}</i></span>"
-        for index in range(int(scale / step + 1e-9) + 1)
-    )
+    """The style sheet moves the text of a tick at the edge inwards where the page is narrow."""
+    step = nice_step(scale, MOST_TICKS)
+    ticks = []
+    for index in range(int(scale / step + 1e-9) + 1):
+        share, text = _share(index * step, scale), time_text(index * step) if index else "0"
+        edge = " last" if share > 96 else ""
+        ticks.append(f'<span class="tick{edge}" style="left:{share:.3f}%"><i>{text}</i></span>')
+    return "".join(ticks)
 
 
 def _lane(lane: Lane, scale: float) -> str:

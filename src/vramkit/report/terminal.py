@@ -12,17 +12,27 @@ from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
 from vramkit.report import blocks
+from vramkit.report.blocks import SIGNS
+from vramkit.report.terminal_bar_chart import bar_chart_lines
+from vramkit.report.terminal_line_chart import line_chart_lines
 from vramkit.report.terminal_memory import bars_lines, memory_map_lines
+from vramkit.report.terminal_style import TONES
 from vramkit.report.terminal_timeline import timeline_lines
 
-TONES: dict[blocks.Tone, str] = {
-    "plain": "default",
-    "good": "green",
-    "note": "cyan",
-    "warning": "yellow",
-    "bad": "red",
-}
-SIGNS: dict[blocks.Tone, str] = {"plain": "·", "good": "✓", "note": "i", "warning": "!", "bad": "✗"}
+
+def print_document(console: Console, document: blocks.Document) -> None:
+    title = RichText(document.title, style="bold")
+    if document.simulated is not None:
+        title.append(f"  simulated, {document.simulated}", style="yellow")
+    console.print(title)
+    console.print(code_spans(document.summary))
+    console.print()
+    for name, value in document.facts:
+        console.print(RichText.assemble((f"{name}: ", "dim"), value))
+    for number, section in enumerate(document.sections, 1):
+        print_heading(console, number, section.title)
+        for block in section.blocks:
+            print_block(console, block)
 
 
 def print_heading(console: Console, number: int, title: str) -> None:
@@ -38,6 +48,10 @@ def print_block(console: Console, block: blocks.Block) -> None:
             drawn: RenderableType = Group(*timeline_lines(block, width, colour=colour))
         case blocks.Bars():
             drawn = Group(*bars_lines(block, width))
+        case blocks.BarChart():
+            drawn = Group(*bar_chart_lines(block, width))
+        case blocks.LineChart():
+            drawn = Group(*line_chart_lines(block, width, colour=colour))
         case blocks.MemoryMap():
             drawn = Group(*memory_map_lines(block, width))
         case _:

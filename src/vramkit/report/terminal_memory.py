@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from vramkit.report.blocks import MEMORY_NAMES, Bars, MemoryMap, MemoryState, Run
+from vramkit.report.terminal_style import shortened
 from vramkit.report.units import bytes_text
 
 LEVELS = "▁▂▃▄▅▆▇█"  # eighths of a cell in use
@@ -57,7 +58,7 @@ def bars_lines(block: Bars, width: int) -> list[Text]:
     columns = max(10, width - label - 14)
     lines = [Text(block.title, style="bold")]
     for bar in block.bars:
-        line = Text(f"{_shortened(bar.label, label).ljust(label)}  ")
+        line = Text(f"{shortened(bar.label, label).ljust(label)}  ")
         drawn = done = 0
         for state in MEMORY_NAMES:
             done += bar.nbytes.get(state, 0)
@@ -70,10 +71,6 @@ def bars_lines(block: Bars, width: int) -> list[Text]:
     if block.caption:
         lines.append(Text(block.caption, style="dim"))
     return lines
-
-
-def _shortened(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _legend(states: list[MemoryState]) -> Text:

@@ -89,7 +89,11 @@ class TraceWriter:
 
 def read_trace(path: str | os.PathLike[str]) -> Iterator[TraceEvent]:
     """The events of a trace, in order. Raises ValueError at once for a file that is not a trace."""
-    data = Path(path).read_bytes()
+    return parse_trace(Path(path).read_bytes(), path)
+
+
+def parse_trace(data: bytes, path: str | os.PathLike[str]) -> Iterator[TraceEvent]:
+    """The same of the content of a file."""
     if len(data) < HEADER.size or not data.startswith(MAGIC):
         raise ValueError(f"{os.fspath(path)} is not a trace of vramkit")
     _, version, record_size, _ = HEADER.unpack_from(data)

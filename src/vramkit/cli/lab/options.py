@@ -1,0 +1,76 @@
+"""The options of an experiment, and the command that has them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Options:
+    """How an experiment is run.
+
+    Parameters
+    ----------
+    driver
+        cuda, sim or sim:PROFILE. Default: VRAMKIT_DRIVER, else the NVIDIA card, else sim.
+    device
+        The number of the card. Default: 0.
+    subjects
+        Who takes part: names with commas between, which may have * and ?. Default: all.
+    cases
+        What is measured: names with commas between, which may have * and ?. Default: all.
+    repetitions
+        Of each case, for each subject. Differences are told from 5 on. Default: 5.
+    seed
+        Of the order of the subjects and of random workloads. Default: 0.
+    set
+        A setting of the experiment, NAME=VALUE; may be given several times.
+    time_limit
+        Seconds after which the run ends early, and keeps what it has. Default: none.
+    case_limit
+        Seconds that one repetition of a case may take. Default: 120.
+    output
+        The file for the result (JSON), written after each measurement.
+    html
+        The file for the report as a page.
+    json
+        The result as one JSON document, instead of the report.
+    """
+
+    driver: str | None = None
+    device: int = 0
+    subjects: list[str] = field(default_factory=list)
+    cases: list[str] = field(default_factory=list)
+    repetitions: int = 5
+    seed: int = 0
+    set: list[str] = field(default_factory=list)
+    time_limit: float | None = None
+    case_limit: float = 120.0
+    output: Path | None = None
+    html: Path | None = None
+    json: bool = False
+
+    def command(self, start: Sequence[str], driver: str) -> str:
+        """That measures the same again; it begins with `start`."""
+        words = [*start, "--driver", driver, "--seed", str(self.seed)]
+        words += ["--repetitions", str(self.repetitions)]
+        if self.device:
+            words += ["--device", str(self.device)]
+        for option, values in (("--subjects", self.subjects), ("--cases", self.cases)):
+            if values:
+                words += [option, ",".join(values)]
+        for pair in self.set:
+            words += ["--set", pair]
+        words += ["--case-limit", f"{self.case_limit:g}"]
+        simulator = os.environ.get("VRAMKIT_SIM", "")
+        before = f"VRAMKIT_SIM={shlex.quote(simulator)} " if simulator and driver != "cuda" else ""
+        return before + shlex.join(words)
+
+
+def names(given: list[str]) -> list[str]:
+    """ "a,b" and "c": a, b and c."""
+    return [name.strip() for text in given for name in text.split(",") if name.strip()]

@@ -1,0 +1,217 @@
+"""`vramkit lab EXPERIMENT`"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from vramkit.cli.errors import CommandError, UsageError
+from vramkit.cli.files import must_be_replaceable, must_be_writable
+from vramkit.cli.lab.options import Options, names
+
+if TYPE_CHECKING:
+    from vramkit.driver import Driver
+    from vramkit.lab.experiment import Experiment
+    from vramkit.lab.result import Report
+    from vramkit.lab.run import Run
+    from vramkit.lab.settings import Value
+
+NOTHING = 1
+
+
+def command(name: str) -> Callable[..., int]:
+    """The function of the command `vramkit lab NAME`."""
+
+    def run(*, options: Annotated[Options, Parameter(name="*")] = Options()) -> int:  # noqa: B008
+        return run_experiment(name, options)
+
+    return run
+
+
+def run_experiment(
+    name: str,
+    options: Options,
+    *,
+    start: Sequence[str] = (),
+    settings: dict[str, Value] | None = None,
+) -> int:
+    """`start` has the first words of the command, where it is another than `vramkit lab NAME`, and
+    `settings` are those that it has instead of --set."""
+    from vramkit.cli.lab.progress import steps
+    from vramkit.lab.catalog import find
+
+    _check(options)
+    experiment = find(name)
+    try:
+        run, why_simulated = _prepared(experiment, name, options, start, settings)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    said = f"vramkit {start[1] if start else 'lab'}"
+    keeper = Keeper(options.output)
+    run.changed = keeper.keep
+    with steps(said) as tell:
+        run.tell = tell.step
+        tell.line(_opening(run.report, why_simulated))
+        run.run()
+    keeper.keep_now(run.report)
+    _show(experiment, run.report, options)
+    for line in _ending(run.report, options, keeper.error):
+        print(f"{said}: {line}", file=sys.stderr)
+    if run.signals:
+        return 128 + run.signals[0]
+    measured = any(row.values for row in run.report.rows)
+    return 0 if measured and keeper.error is None else NOTHING
+
+
+def _check(options: Options) -> None:
+    """Before anything runs."""
+    for option, number, least in (
+        ("--repetitions", options.repetitions, 1),
+        ("--device", options.device, 0),
+        ("--seed", options.seed, 0),
+    ):
+        if number < least:
+            raise UsageError(f"{option} is {number}; it may be {least} or more")
+    for option, seconds in (
+        ("--time-limit", options.time_limit),
+        ("--case-limit", options.case_limit),
+    ):
+        if seconds is not None and not seconds > 0:
+            raise UsageError(f"{option} is {seconds}; it may be a number of seconds above 0")
+    if options.output is not None:
+        must_be_replaceable("--output", options.output)
+    if options.html is not None:
+        must_be_writable("--html", options.html)
+        if options.output is not None and options.html.resolve() == options.output.resolve():
+            raise UsageError(f"--output and --html are both {options.html}")
+
+
+def _prepared(
+    experiment: Experiment,
+    name: str,
+    options: Options,
+    start: Sequence[str],
+    settings: dict[str, Value] | None,
+) -> tuple[Run, str | None]:
+    """The run, and why the simulated GPU was taken where nobody asked for it."""
+    from vramkit.cli.opening import driver_spec, open_driver_or_simulate
+    from vramkit.driver.opening import reset_simulator
+    from vramkit.lab.collect import new_report
+    from vramkit.lab.experiment import chosen, chosen_cases
+    from vramkit.lab.run import Run
+    from vramkit.lab.settings import resolve
+
+    if settings is None:
+        settings = resolve(experiment.settings, options.set)
+    cases = chosen_cases(names(options.cases), experiment.cases(settings))
+    driver, why_simulated = open_driver_or_simulate(options.driver)
+    spec = driver_spec(options.driver, driver)
+    if driver.sim is not None:
+        reset_simulator(driver, spec, experiment.simulator(settings))
+    _check_device(driver, options.device)
+    missing = experiment.subjects(driver)
+    subjects = {
+        each: missing[each] for each in chosen(names(options.subjects), list(missing), "subject")
+    }
+    if all(subjects.values()):
+        reasons = "; ".join(f"{each}: {why}" for each, why in subjects.items())
+        raise CommandError(f"no subject can take part here: {reasons or 'there is none'}", NOTHING)
+    report = new_report(
+        experiment,
+        name,
+        driver,
+        options.device,
+        settings=settings,
+        seed=options.seed,
+        repetitions=options.repetitions,
+        command=options.command(start or ("vramkit", "lab", name), spec),
+    )
+    run = Run(
+        experiment,
+        name,
+        report,
+        spec,
+        options.device,
+        subjects,
+        cases,
+        case_seconds=options.case_limit,
+        seconds=options.time_limit,
+    )
+    return run, why_simulated
+
+
+def _check_device(driver: Driver, device: int) -> None:
+    count = driver.device_count()
+    if device >= count:
+        raise UsageError(f"--device is {device}; it may be 0 to {count - 1}")
+
+
+class Keeper:
+    """Writes the result after each measurement. A full disk does not end the run.
+
+    A result with long series takes a while to write, beside what is being measured: then some
+    measurements are written with the next one, so that writing takes a twentieth of the time.
+    """
+
+    def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._next = 0.0
+        self.error: OSError | None = None
+
+    def keep(self, report: Report) -> None:
+        if self._clock() >= self._next:
+            self.keep_now(report)
+
+    def keep_now(self, report: Report) -> None:
+        from vramkit.lab.result import save
+
+        if self._path is None:
+            return
+        began = self._clock()
+        try:
+            save(report, self._path)
+            self.error = None
+        except OSError as error:
+            self.error = error
+        ended = self._clock()
+        self._next = ended + 19 * (ended - began)
+
+
+def _show(experiment: Experiment, report: Report, options: Options) -> None:
+    from vramkit.cli.console import print_json
+    from vramkit.cli.lab.show_ import print_report, write_page
+
+    if options.html is not None:
+        write_page(experiment, report, options.html)
+    if options.json:
+        print_json(report)
+    else:
+        print_report(experiment, report)
+    sys.stdout.flush()
+
+
+def _opening(report: Report, why_simulated: str | None) -> str:
+    if report.simulated is None:
+        return f"on {report.card}"
+    why = f": {why_simulated}" if why_simulated else ""
+    return f"on the simulated GPU, profile {report.simulated}{why}"
+
+
+def _ending(report: Report, options: Options, error: OSError | None) -> list[str]:
+    lines = []
+    if report.stopped:
+        measured = sum(bool(row.values) for row in report.rows)
+        lines.append(f"{report.stopped}; {measured} of {len(report.rows)} rows have figures")
+    if error is not None:
+        lines.append(f"the last figures are not in {options.output}: {error}")
+    elif options.output is not None:
+        lines.append(f"the result is in {options.output}")
+    if options.html is not None:
+        lines.append(f"the report is in {options.html}")
+    return lines

@@ -1,0 +1,1 @@
+"""Advice about memory, from one recorded run."""

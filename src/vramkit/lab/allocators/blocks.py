@@ -1,0 +1,72 @@
+"""Tables and plots of the experiment."""
+
+from __future__ import annotations
+
+from vramkit.lab.allocators.claims import CLAIMS
+from vramkit.lab.allocators.experiment import ENGINES, arm_of
+from vramkit.lab.allocators.memory_limited import NAME as MEMORY_LIMITED
+from vramkit.lab.allocators.memory_limited import SIZINGS
+from vramkit.lab.allocators.workloads import WORKLOADS
+from vramkit.lab.claims import claim_table
+from vramkit.lab.ranking import medians
+from vramkit.lab.result import Report
+from vramkit.lab.tables import rows_of, subject_bars, subject_table
+from vramkit.report.blocks import Block, Table, Text
+from vramkit.report.units import value_text
+
+TIMES = ("time", "pair", "first")
+MEMORY = ("peak_held", "average_held", "over_in_use")
+PARTS = ("allocation", "launch", "wait")
+SPLIT = (
+    "Allocation, launches and waits are host time, as parts of the workload's time (of several "
+    "threads: their mean); the rest of it is the threads' own work and their waits for each other. "
+    "Kernels is time of the card: what the kernels take one after the other, over the workload's "
+    "time; above 1 several ran at a time."
+)
+
+
+def blocks(report: Report) -> list[Block]:
+    found: list[Block] = [claim_table(report, CLAIMS), Text(SPLIT)]
+    cases = [case for case in all_cases() if rows_of(report, *case)]
+    for engine in ENGINES:
+        here = [case for case in cases if case[1].split(" ")[0] == engine]
+        if here:
+            found.append(subject_bars(report, here, "time", f"Time, {engine} engine"))
+    for workload, arm in cases:
+        title = f"{WORKLOADS[workload].title}: {workload}, {arm}"
+        found.append(subject_table(report, workload, arm, (*TIMES, *MEMORY), title))
+        found.append(split_table(report, workload, arm))
+    limited = [(MEMORY_LIMITED, sizing.arm) for sizing in SIZINGS]
+    limited = [case for case in limited if rows_of(report, *case)]
+    for workload, arm in limited:
+        title = f"A card of 4 GiB, 3.5 GiB in use at the peak; size: {arm}"
+        found.append(subject_table(report, workload, arm, ("time", *MEMORY), title))
+    if limited:
+        found.append(subject_bars(report, limited, "average_held", "Held over time, 4 GiB card"))
+    return found
+
+
+def all_cases() -> list[tuple[str, str]]:
+    return [
+        (workload.name, arm_of(arm, engine))
+        for engine in ENGINES
+        for workload in WORKLOADS.values()
+        for arm in workload.arms
+    ]
+
+
+def split_table(report: Report, workload: str, arm: str) -> Table:
+    """Parts of the time, by subject."""
+    lines = []
+    for row in rows_of(report, workload, arm):
+        middle = medians({name: values for name, values in row.values.items() if values})
+        time = middle.get("time")
+        if not time:
+            continue
+        parts = [middle.get(name) for name in PARTS]
+        texts = ["" if part is None else value_text(part / time, "share") for part in parts]
+        kernels = middle.get("kernels")
+        texts.append("" if kernels is None else value_text(kernels / time, "ratio"))
+        lines.append([row.subject, *texts])
+    columns = ["allocator", *PARTS, "kernels"]
+    return Table(columns, lines, f"Where the time goes: {workload}, {arm}", [1, 2, 3, 4])

@@ -1,0 +1,203 @@
+"""A case with CuPy's or cuDF's own kernels: real threads, on a real card.
+
+Three rounds, each on a new allocator: one item of each worker, of which the results are summed and
+which compiles the kernels; the timed one; one that reads what the allocator holds.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from vramkit.driver import OutOfMemoryError
+from vramkit.lab.allocators.array_engine import ArrayEngine
+from vramkit.lab.allocators.checksum import MODULUS
+from vramkit.lab.allocators.engine import Engine
+from vramkit.lab.allocators.frame_engine import FrameEngine
+from vramkit.lab.allocators.install import in_cupy, in_rmm
+from vramkit.lab.allocators.workloads import WORKLOADS, Workload
+from vramkit.lab.experiment import Lab, Unmeasured
+from vramkit.lab.subjects.subject import Room
+
+if TYPE_CHECKING:
+    from vramkit.lab.subjects.subject import Allocator, Subject
+
+Worker = ArrayEngine | FrameEngine
+
+
+def measure_framework(
+    engine: str, workload: str, mutex: bool, subject: Subject, lab: Lab, scale: float
+) -> dict[str, float]:
+    if lab.driver.sim is not None:
+        raise Unmeasured(f"{engine} runs on NVIDIA's driver only, not on the simulated GPU")
+    work = Work(WORKLOADS[workload], _maker(engine, lab), scale, mutex)
+    meter = Meter()
+    with _installed(engine, subject, lab):
+        checksum = work.check()
+    with _installed(engine, subject, lab):
+        first, steady = work.time()
+    with _installed(engine, subject, lab, meter) as allocator:
+        meter.begin(allocator)
+        work.time()
+        meter.look()
+    values = {"time": steady / 1e6, "first": first / 1e6, "checksum": float(checksum)}
+    if meter.known:
+        values |= {"peak_held": float(meter.peak), "average_held": meter.average}
+    return values
+
+
+def _maker(engine: str, lab: Lab) -> Callable[[], Worker]:
+    """What each worker calls in its own thread, which has the device current from then on."""
+    os.environ.setdefault("CUDF_PER_THREAD_STREAM", "1")  # read when cuDF is imported
+    cupy = import_module("cupy")
+    cudf = import_module("cudf") if engine == "cudf" else None
+
+    def make() -> Worker:
+        cupy.cuda.Device(lab.device.ordinal).use()
+        if cudf is None:
+            return ArrayEngine(cupy)
+        return FrameEngine(cudf, cupy, lab.device.synchronize)
+
+    return make
+
+
+@contextmanager
+def _installed(
+    engine: str, subject: Subject, lab: Lab, meter: Meter | None = None
+) -> Iterator[Allocator]:
+    with subject.open(lab.device, Room(0)) as allocator:
+        inside: AbstractContextManager[None]
+        if engine == "cupy":
+            inside = in_cupy(allocator, lab.device, None if meter is None else meter.look)
+        else:
+            inside = in_rmm(allocator, lab.device)
+        try:
+            with inside:
+                yield allocator
+        except MemoryError as error:  # CuPy's and RMM's own are such
+            words = str(error)
+            raise OutOfMemoryError(engine, 2, "CUDA_ERROR_OUT_OF_MEMORY", words) from error
+        finally:
+            gc.collect()  # what an exception has kept
+            lab.device.synchronize()
+
+
+class Meter:
+    """What an allocator holds, read after allocations. `known`: whether it can tell."""
+
+    def __init__(self) -> None:
+        self.known = False
+        self.peak = 0
+        self._area = 0.0
+        self._last = 0
+        self._allocator: Allocator | None = None
+
+    def begin(self, allocator: Allocator) -> None:
+        self._allocator = allocator
+        self._begun = self._at = time.perf_counter()
+        self.known = allocator.held() is not None
+
+    def look(self) -> None:
+        if not self.known or self._allocator is None:
+            return
+        now = time.perf_counter()
+        self._area += self._last * (now - self._at)
+        self._at, self._last = now, self._allocator.held() or 0
+        self.peak = max(self.peak, self._last)
+
+    @property
+    def average(self) -> float:
+        passed = self._at - self._begun
+        return self._area / passed if passed else float(self._last)
+
+
+class Work:
+    """A workload on threads, one for each worker, with an engine each."""
+
+    def __init__(
+        self, workload: Workload, make: Callable[[], Worker], scale: float, mutex: bool
+    ) -> None:
+        self._workload = workload
+        self._make = make
+        self._scale = scale
+        self._mutex = threading.Lock() if mutex else None
+
+    def check(self) -> int:
+        """Goes through one item of each worker; returns the sum of their checksums."""
+        sums = [0] * self._workload.workers
+
+        def one(number: int, engine: Worker, columns: list[int]) -> None:
+            engine.sums.wanted = True
+            self._items(engine, columns, 1)
+            sums[number] = engine.sums.checksum
+
+        self._run([one])
+        return sum(sums) % MODULUS
+
+    def time(self) -> tuple[int, int]:
+        """Nanoseconds of the first item of all workers, and of all the others."""
+
+        def items(count: int) -> Callable[[int, Worker, list[int]], None]:
+            return lambda _, engine, columns: self._items(engine, columns, count)
+
+        first, steady = self._run([items(1), items(self._workload.items)])
+        return first, steady
+
+    def _run(self, parts: Sequence[Callable[[int, Worker, list[int]], None]]) -> list[int]:
+        """All workers begin a part together; returns how long each part took."""
+        moments: list[int] = []
+        barrier = threading.Barrier(
+            self._workload.workers, lambda: moments.append(time.perf_counter_ns())
+        )
+        failures: list[BaseException] = []
+
+        def worker(number: int) -> None:
+            try:
+                engine = self._make()
+                rows = self._workload.rows_of(number, self._scale)
+                columns = self._workload.prepare(engine, rows)
+                engine.finish_all()
+                barrier.wait()
+                for part in parts:
+                    part(number, engine, columns)
+                    barrier.wait()
+                engine.free(*columns)
+            except threading.BrokenBarrierError:
+                pass
+            except BaseException as error:
+                failures.append(error)
+                barrier.abort()
+
+        threads = [
+            threading.Thread(target=worker, args=(number,))
+            for number in range(self._workload.workers)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        return [after - before for before, after in pairwise(moments)]
+
+    def _items(self, engine: Engine, columns: list[int], count: int) -> None:
+        for _ in range(count):
+            if self._mutex is None:
+                _go_through(self._workload, engine, columns)
+            else:
+                with self._mutex:
+                    _go_through(self._workload, engine, columns)
+                    engine.finish()
+        engine.finish()
+
+
+def _go_through(workload: Workload, engine: Engine, columns: list[int]) -> None:
+    for _ in workload.item(engine, columns):
+        pass

@@ -1,0 +1,89 @@
+"""A case without a framework: the program of a workload, played on the subject."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from vramkit.lab.allocators.memory_limited import CARD, memory_limited_program, sizing_of
+from vramkit.lab.allocators.model import bytes_per_second, kernel_seconds
+from vramkit.lab.allocators.programs import STEADY, program_of
+from vramkit.lab.allocators.workloads import WORKLOADS
+from vramkit.lab.experiment import Lab, Unmeasured
+from vramkit.lab.player import Measure, Played, play
+from vramkit.lab.program import Program
+from vramkit.lab.small_card import small_card
+from vramkit.lab.subjects.subject import Room
+
+if TYPE_CHECKING:
+    from vramkit.lab.player import Section
+    from vramkit.lab.subjects.subject import Subject
+
+program_of_workload = lru_cache(maxsize=2)(program_of)
+
+
+def measure_native(
+    workload: str, mutex: bool, subject: Subject, lab: Lab, scale: float
+) -> dict[str, float]:
+    """Time and memory, each in a play of its own on a new allocator."""
+    rate = bytes_per_second(lab.device)
+    program = program_of_workload(
+        WORKLOADS[workload],
+        rate,
+        scale=scale,
+        mutex=mutex,
+        in_turns=lab.driver.sim is not None,
+    )
+    room = Room(program.peak_in_use)
+    timed = _play(program, subject, room, lab, "time")
+    kept = _play(program, subject, room, lab, "memory")
+    steady = timed.section("steady")
+    return {
+        **_times(steady, program),
+        "first": round(timed.section("first").wall_ns) / 1e6,
+        "kernels": kernel_seconds(program, rate, STEADY) * 1e3,
+        **_memory(kept),
+    }
+
+
+def measure_memory_limited(arm: str, subject: Subject, lab: Lab) -> dict[str, float]:
+    sizing = sizing_of(arm)
+    if sizing.size is not None and not subject.needs_size:
+        raise Unmeasured("takes no size: see the row without one")
+    program = memory_limited_program(lab.seed)
+    room = Room(program.peak_in_use, size=sizing.size)
+    with small_card(lab, CARD):
+        timed = _play(program, subject, room, lab, "time")
+    with small_card(lab, CARD):
+        kept = _play(program, subject, room, lab, "memory")
+    return {**_times(timed.sections[0], program), **_memory(kept)}
+
+
+def _play(program: Program, subject: Subject, room: Room, lab: Lab, measure: Measure) -> Played:
+    with subject.open(lab.device, room) as allocator:
+        return play(program, allocator, lab.device, measure=measure)
+
+
+def _times(section: Section, program: Program) -> dict[str, float]:
+    """In milliseconds; of the host, as the mean of the threads. Threads that take turns are one.
+
+    In whole nanoseconds: sums of virtual times that repeat differ only after the point.
+    """
+    lanes = 1 if program.in_turns else program.thread_count
+    allocation_ns = round(section.allocate_ns + section.free_ns)
+    return {
+        "time": round(section.wall_ns) / 1e6,
+        "allocation": allocation_ns / 1e6 / lanes,
+        "launch": round(section.launch_ns) / 1e6 / lanes,
+        "wait": round(section.wait_ns) / 1e6 / lanes,
+        "pair": allocation_ns / max(1, section.allocations),
+    }
+
+
+def _memory(played: Played) -> dict[str, float]:
+    values: dict[str, float] = {"peak_in_use": played.peak_in_use}
+    if played.peak_held is not None and played.average_held is not None:
+        values["peak_held"] = played.peak_held
+        values["average_held"] = played.average_held
+        values["over_in_use"] = played.peak_held / played.peak_in_use
+    return values

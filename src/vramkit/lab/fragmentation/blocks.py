@@ -1,0 +1,80 @@
+"""Tables and plots of the experiment."""
+
+from __future__ import annotations
+
+from vramkit.lab.claims import claim_table
+from vramkit.lab.fragmentation.changes import change, change_text, explanation
+from vramkit.lab.fragmentation.claims import CLAIMS
+from vramkit.lab.fragmentation.experiment import EXTREMES, NEARLY_FULL
+from vramkit.lab.fragmentation.measuring import ALONE, TOUCH
+from vramkit.lab.fragmentation.programs import ARMS, PHASES
+from vramkit.lab.ranking import measured
+from vramkit.lab.result import Report
+from vramkit.lab.samples import Spread
+from vramkit.lab.tables import rows_of, subject_bars, subject_table
+from vramkit.report.blocks import BarChart, Block, Table, ValueBar
+
+TITLES = {
+    ALONE: "Allocation alone",
+    TOUCH: "Allocation, and a kernel that writes the block",
+    "size_range": "Sizes that differ by 10,000",
+    "small_blocks": "Small blocks, of 2 to 8 KiB",
+    "long_run": "A long run",
+}
+MEMORY = ("peak_held", "average_held", "over_in_use")
+MIXED = ("mix_2", "mix_4")
+
+
+def blocks(report: Report) -> list[Block]:
+    found: list[Block] = [claim_table(report, CLAIMS), *_arms_table(report)]
+    for workload in (ALONE, TOUCH):
+        for arm, words in ARMS.items():
+            if rows_of(report, workload, arm):
+                title = f"{TITLES[workload]}; {words}"
+                found.append(_phases_chart(report, workload, arm, title))
+                columns = [f"{name}_{phase}" for phase in PHASES for name in ("phase", "again")]
+                found.append(subject_table(report, workload, arm, columns, title))
+                mixed = f"The mixed phases and memory; {words}"
+                found.append(subject_table(report, workload, arm, (*MIXED, *MEMORY), mixed))
+    for workload in EXTREMES:
+        if rows_of(report, workload, ""):
+            columns = ["early", "late", *MEMORY]
+            if measured(report, workload, "", "blocks"):
+                columns.append("blocks")
+            found.append(subject_table(report, workload, "", columns, TITLES[workload]))
+    if rows_of(report, NEARLY_FULL, ""):
+        columns = ["one_piece", "largest", "served"]
+        title = "Memory nearly used up"
+        found.append(subject_table(report, NEARLY_FULL, "", columns, title))
+        found.append(subject_bars(report, [(NEARLY_FULL, "")], "one_piece", title))
+    return found
+
+
+def _phases_chart(report: Report, workload: str, arm: str, title: str) -> BarChart:
+    """A bar for each timed phase of each allocator."""
+    bars = []
+    for row in rows_of(report, workload, arm):
+        for phase in PHASES:
+            values = row.values.get(f"phase_{phase}")
+            series = f"phase {phase}"
+            if not values:
+                bars.append(ValueBar(row.subject, None, series=series, why=row.outcome))
+                continue
+            spread = Spread.of(values)
+            bars.append(ValueBar(row.subject, spread.median, spread.p10, spread.p90, series=series))
+    return BarChart(title, bars, "ns", "allocator", "lower", caption="of one allocation")
+
+
+def _arms_table(report: Report) -> list[Block]:
+    """From phase 1 to 3 in each arm: what tells the explanations apart."""
+    lines = []
+    for subject in dict.fromkeys(row.subject for row in report.rows):
+        texts = []
+        for arm in ARMS:
+            difference = change(report, subject, ALONE, arm, "phase_1", "phase_3")
+            texts.append("" if difference is None else change_text(difference))
+        if any(texts):
+            lines.append([subject, *texts, explanation(report, subject, ALONE)])
+    if not lines:
+        return []
+    return [Table(["allocator", *ARMS, "explanation"], lines, "From phase 1 to phase 3, alone")]

@@ -1,0 +1,123 @@
+"""What the figures of a report allow to say, by stated rules."""
+
+from __future__ import annotations
+
+from vramkit.lab.claims import claim_summary, without_repeated_rules
+from vramkit.lab.experiment import Finding
+from vramkit.lab.fragmentation.changes import (
+    EXPLANATIONS,
+    RULE,
+    change,
+    change_text,
+    explanation,
+)
+from vramkit.lab.fragmentation.claims import CLAIMS
+from vramkit.lab.fragmentation.experiment import EXTREMES, NEARLY_FULL
+from vramkit.lab.fragmentation.measuring import ALONE, TOUCH
+from vramkit.lab.ranking import listed, measured, medians, percent
+from vramkit.lab.result import Report
+from vramkit.report.units import time_text
+
+OURS = "pool"
+SHARE_RULE = (
+    "phase 5 with a warm-up: an allocation alone, over an allocation with the launch of a kernel "
+    "that writes the block and the card's work; medians"
+)
+CHANGE_RULE = (
+    "a change is one where the percentiles 10 to 90 do not overlap, the medians are more than 1 % "
+    "apart, and there are at least 5 repetitions, or figures that repeat exactly"
+)
+
+
+def findings(report: Report) -> list[Finding]:
+    found = [_share(report)]
+    if report.simulated is not None:
+        found.append(
+            Finding(
+                "note",
+                "Times are simulated: of an allocator they have the driver's calls alone, and not "
+                "its own search for a block. A change says that an allocator makes more or fewer "
+                "driver calls; caches cannot show, and nothing is recommended.",
+            )
+        )
+    subjects = list(dict.fromkeys(row.subject for row in report.rows))
+    found += [each for name in subjects for each in _of_subject(report, name)]
+    found += [each for workload in EXTREMES for each in _extreme(report, workload)]
+    found += _nearly_full(report)
+    return without_repeated_rules([*found, claim_summary(report, CLAIMS)])
+
+
+def _share(report: Report) -> Finding:
+    alone = medians(measured(report, ALONE, "warm", "phase_5")).get(OURS)
+    touched = medians(measured(report, TOUCH, "warm", "phase_5")).get(OURS)
+    if alone is None or not touched:
+        return Finding(
+            "warning",
+            f"What share of the time allocation is cannot be said: `{OURS}` has no figures.",
+            SHARE_RULE,
+        )
+    simulated = " (simulated)" if report.simulated is not None else ""
+    return Finding(
+        "plain",
+        f"An allocation takes {percent(alone / touched)} of the time until its block is written "
+        f"with `{OURS}`: {time_text(alone / 1e9)} of {time_text(touched / 1e9)}{simulated}. No "
+        "other allocator can save more than that.",
+        SHARE_RULE,
+    )
+
+
+def _of_subject(report: Report, subject: str) -> list[Finding]:
+    """Changes with and without a warm-up, and why it got faster where it did."""
+    parts = []
+    for arm in ("cold", "warm"):
+        for phase in (3, 5):
+            difference = change(report, subject, ALONE, arm, "phase_1", f"phase_{phase}")
+            if difference is not None:
+                parts.append(f"{arm}, phase {phase}: {change_text(difference)}")
+    if not parts:
+        return []
+    text = f"`{subject}`, an allocation against phase 1: {'; '.join(parts)}."
+    found = [Finding("plain", text, CHANGE_RULE)]
+    why = explanation(report, subject, ALONE)
+    if why != "nothing to explain":
+        text = f"`{subject}` got faster after phase 1: {EXPLANATIONS[why]}."
+        if why == "unknown":
+            text = f"Why `{subject}` changed cannot be said: {EXPLANATIONS[why]}."
+        found.append(Finding("plain", text, RULE))
+    return found
+
+
+def _extreme(report: Report, workload: str) -> list[Finding]:
+    parts = []
+    for subject in measured(report, workload, "", "late"):
+        difference = change(report, subject, workload, "", "early", "late")
+        if difference is not None:
+            parts.append(f"`{subject}` {change_text(difference)}")
+    if not parts:
+        return []
+    text = f"`{workload}`, a call late against early: {'; '.join(parts)}."
+    return [Finding("plain", text, CHANGE_RULE)]
+
+
+def _nearly_full(report: Report) -> list[Finding]:
+    pieces = medians(measured(report, NEARLY_FULL, "", "one_piece"))
+    served = medians(measured(report, NEARLY_FULL, "", "served"))
+    if not pieces:
+        return []
+    parts = [
+        f"`{name}` {percent(piece)} and {percent(served.get(name, 0.0))}"
+        for name, piece in sorted(pieces.items(), key=lambda item: -item[1])
+    ]
+    text = (
+        "With every second block freed of a card that was filled to 7/8, the largest piece that "
+        "could be had, of the free memory, and requests served with 15/16 in use: "
+        f"{'; '.join(parts)}."
+    )
+    short = [
+        row.subject
+        for row in report.rows
+        if row.workload == NEARLY_FULL and row.outcome == "out of memory"
+    ]
+    if short:
+        text += f" Out of memory before that: {listed(short)}."
+    return [Finding("plain", text, "medians; the simulated driver's own pool is a model")]

@@ -1,0 +1,179 @@
+"""A replay as tables and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from vramkit.lab.replay.settings import SMALLEST, WITH_LIMIT
+from vramkit.lab.result import Quantity, Report, Row
+from vramkit.lab.samples import Spread
+from vramkit.lab.settings import Settings
+from vramkit.lab.subjects import SUBJECTS
+from vramkit.lab.traces.programs import MOST_AHEAD
+from vramkit.lab.traces.trace import Kind, Trace
+from vramkit.pool.map import map_block
+from vramkit.report.blocks import Axis, Block, LineChart, MemoryMap, Series, Table, Text
+from vramkit.report.units import bytes_text, count_text, value_text
+
+if TYPE_CHECKING:
+    from vramkit.pool.snapshot import Snapshot
+
+MAP_ROWS = 24
+MEMORY = ("in_use", "held", "held_ratio", "average_held", "fragmentation", "moved")
+TIME = ("time", "call", "native_call", "allocation_share")
+FLATTERED = (
+    "No kernels stand in: a block that is freed on one stream is free for all others at once. That "
+    "makes allocators look better that hand memory from stream to stream."
+)
+
+
+# Of one trace, drawn where it is measured
+
+
+def about(trace: Trace, settings: Settings) -> Text:
+    by = "" if trace.source == "plain" else f", as {trace.source} wrote it"
+    blocks = f"{count_text(trace.allocations, 'block')}, {bytes_text(trace.peak_in_use)} at a time"
+    places = [count_text(trace.stream_count, "stream"), count_text(trace.thread_count, "thread")]
+    sentences = [f"`{trace.name}`{by}: {blocks}, on {' and '.join(places)}."]
+    if trace.held is not None:
+        held = bytes_text(trace.held)
+        sentences.append(f"The program's own allocator held {held} at most when it was recorded.")
+    if trace.refused:
+        failed = count_text(trace.refused, "allocation")
+        sentences.append(f"{failed} that failed when it was recorded are not replayed.")
+    streams, threads = settings["streams"], settings["threads"]
+    over = [f"{n} {what}" for n, what in ((streams, "streams"), (threads, "threads")) if n]
+    if over:
+        sentences.append(f"The blocks are dealt at random over {' and '.join(over)}.")
+    return Text(" ".join([*sentences, _kernels(trace, settings, dealt=bool(over))]))
+
+
+def _kernels(trace: Trace, settings: Settings, *, dealt: bool) -> str:
+    microseconds = float(str(settings["kernel_us"]))
+    if microseconds == 0:
+        return FLATTERED
+    if trace.has_work and not dealt:
+        launches = sum(
+            what for kind, what in zip(trace.kinds, trace.what, strict=True) if kind == Kind.LAUNCH
+        )
+        return (
+            f"{count_text(launches, 'launch', 'launches')}: each lasts an equal part of the time "
+            "until the host knew that the work of its stream was complete, or "
+            f"{microseconds:g} µs where it never did."
+        )
+    return (
+        f"A kernel of {microseconds:g} µs stands in behind each allocation, on its stream; the "
+        f"host is at most {MOST_AHEAD:,} of them ahead."
+    )
+
+
+def peak_map(snapshot: Snapshot) -> MemoryMap:
+    return map_block(snapshot, "Memory of vramkit's pool when it held most", MAP_ROWS)
+
+
+# Of a whole report
+
+
+def blocks(report: Report) -> list[Block]:
+    return [block for name in workloads(report) for block in _blocks(report, name)]
+
+
+def workloads(report: Report) -> list[str]:
+    return list(dict.fromkeys(row.workload for row in report.rows))
+
+
+def rows_of(report: Report, workload: str, arm: str = "") -> list[Row]:
+    return [row for row in report.rows if (row.workload, row.arm) == (workload, arm)]
+
+
+def _blocks(report: Report, workload: str) -> Iterator[Block]:
+    rows = rows_of(report, workload)
+    drawings = [drawing for row in rows for drawing in row.drawings]
+    yield from [each for each in drawings if isinstance(each, Text)][:1]
+    yield from _figures(report, rows, f"{workload}: memory, at its peaks", MEMORY)
+    yield from _figures(report, rows, f"{workload}: time", TIME)
+    limited = rows_of(report, workload, WITH_LIMIT)
+    yield from _figures(report, limited, f"{workload}: memory, with a limit", MEMORY)
+    yield from _cards(report, workload)
+    yield from _over_time(workload, rows)
+    yield from [each for each in drawings if isinstance(each, MemoryMap)]
+
+
+def _figures(
+    report: Report, rows: list[Row], title: str, names: tuple[str, ...]
+) -> Iterator[Table]:
+    """Of all subjects that have any; a column for each quantity that one of them has."""
+    rows = [row for row in rows if row.values]
+    columns = {
+        name: report.quantities[name] for name in names if any(name in row.values for row in rows)
+    }
+    if columns:
+        yield Table(
+            ["allocator", *(quantity.title for quantity in columns.values())],
+            [
+                [
+                    row.subject,
+                    *(
+                        _figure(quantity, row.values[name]) if name in row.values else ""
+                        for name, quantity in columns.items()
+                    ),
+                ]
+                for row in rows
+            ],
+            title=title,
+            numeric=list(range(1, len(columns) + 1)),
+        )
+
+
+def _figure(quantity: Quantity, values: list[float]) -> str:
+    """The median and, where repetitions differ, half the way from p10 to p90."""
+    spread = Spread.of(values)
+    text = value_text(spread.median, quantity.unit)
+    return text if spread.p10 == spread.p90 else f"{text} ± {spread.relative * 100:.2g} %"
+
+
+def _cards(report: Report, workload: str) -> Iterator[Table]:
+    """Which cards each subject fits on; without those that never could be asked."""
+    arms = list(dict.fromkeys(row.arm for row in report.rows if row.workload == workload))
+    arms = [arm for arm in arms if arm not in ("", WITH_LIMIT)]
+    cells = {
+        subject: [_fits(report.row(workload, subject, arm)) for arm in arms]
+        for subject in dict.fromkeys(row.subject for row in report.rows)
+    }
+    lines = [[subject, *row] for subject, row in cells.items() if any(row)]
+    if arms and lines:
+        yield Table(["allocator", *arms], lines, title=f"{workload}, on cards of other sizes")
+
+
+def _fits(row: Row | None) -> str:
+    if row is None or row.outcome in ("not here", "not run"):
+        return ""
+    if row.arm == SMALLEST and row.values:
+        return bytes_text(row.values["smallest_card"][-1])
+    return "fits" if row.outcome == "measured" else row.outcome
+
+
+def _over_time(workload: str, rows: list[Row]) -> Iterator[LineChart]:
+    drawn = [row for row in rows if row.series.get("event") and not _has_a_size(row.subject)]
+    if drawn:
+        yield LineChart(
+            f"{workload}: memory over time",
+            [
+                _series("in use", drawn[0], "in_use"),
+                *(_series(f"held by {row.subject}", row, "held") for row in drawn),
+            ],
+            Axis("allocations and frees"),
+            Axis("memory", "bytes"),
+            caption="The peaks of equal stretches of the program. Allocators that take a size of "
+            "their own at once are not drawn.",
+        )
+
+
+def _has_a_size(subject: str) -> bool:
+    return subject in SUBJECTS and SUBJECTS[subject].needs_size
+
+
+def _series(name: str, row: Row, which: str) -> Series:
+    points = zip(row.series["event"], row.series[which], strict=True)
+    return Series(name, [(at, value) for at, value in points], step=True)

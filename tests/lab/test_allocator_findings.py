@@ -1,0 +1,207 @@
+"""What is said of allocators, from figures with known answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.allocator_reports import ENOUGH, FEW, around, lacking, made
+from vramkit.lab.allocators import ALLOCATORS
+from vramkit.lab.allocators.claims import CLAIMS
+from vramkit.lab.allocators.memory_limited import NAME as MEMORY_LIMITED
+from vramkit.lab.claims import Judged, Verdict
+from vramkit.lab.ranking import rank
+from vramkit.lab.result import Report
+
+NATIVE = "native"
+SEED_000 = {
+    ("simple", NATIVE): (53.0, 47.0, 43.0),
+    ("simple", "native mutex"): (26.0, 31.0, 34.0),
+    ("complex", NATIVE): (78.0, 78.0, 78.0),
+    ("complex", "native mutex"): (67.0, 73.0, 88.0),
+    ("extreme_sizes", NATIVE): (2327.0, 2279.0, 2154.0),
+    ("concurrent", NATIVE): (161.0, 162.0, 160.0),
+    ("churn", NATIVE): (718.0, 705.0, 725.0),
+    ("interleaved", NATIVE): (543.0, 544.0, 509.0),
+    ("small_frequent", NATIVE): (114.0, 117.0, 83.0),
+}
+"""The study's own milliseconds: of its pool, async and arena."""
+
+
+def study(
+    *, simulated: str | None = None, count: int = ENOUGH, ours: float = 1.0, direct: float = 14.0
+) -> Report:
+    """A card on which everything is as the study has it. `ours`: of the study's pool's time."""
+    rows = {}
+    for (workload, arm), times in SEED_000.items():
+        named = dict(zip(("rmm_pool", "rmm_async", "rmm_arena"), times, strict=True))
+        named |= {"pool": times[0] * ours, "direct": times[0] * direct}
+        for subject, time in named.items():
+            rows[workload, arm, subject] = {
+                "time": around(time, count=count),
+                "allocation": around(time * 0.02, count=count),
+                "over_in_use": around(1.5, count=count),
+            }
+    more = {"unfused": 123.0, "fused": 100.0, "wait_device": 150.0, "wait_stream": 100.0}
+    for workload, time in more.items():
+        rows[workload, NATIVE, "rmm_pool"] = {"time": around(time, count=count)}
+    return made(ALLOCATORS, rows, simulated=simulated)
+
+
+def judged(report: Report) -> dict[str, Judged]:
+    return {claim.text: claim.judged(report) for claim in CLAIMS}
+
+
+def verdicts(report: Report) -> list[Verdict]:
+    return [each.verdict for each in judged(report).values()]
+
+
+def texts(report: Report) -> str:
+    return "\n".join(each.text for each in ALLOCATORS.findings(report))
+
+
+def test_the_studys_own_figures_confirm_what_they_can_and_no_more() -> None:
+    found = judged(study())
+    assert {text: each.verdict for text, each in found.items()} == {
+        "allocation is 2 % of the time": "confirmed",
+        "async is 2.1 % faster than the pool with extreme sizes": "confirmed",
+        "async is 1.8 % faster in fast churn": "confirmed",
+        "arena is 37 % faster in small frequent allocations": "confirmed",
+        # its own table: the pool is first with a mutex only
+        "the pool is best in predictable workloads": "in part",
+        "any pool is 14 times as fast as plain cudaMalloc": "confirmed",
+        "fused kernels gain 23 %": "confirmed",
+        "how streams are waited for gains 50 %": "confirmed",
+        # its own figures contradict it
+        "pool, async and arena differ by less than 5 %": "not confirmed",
+    }
+    arena = found["arena is 37 % faster in small frequent allocations"].figures
+    assert "rmm_arena 83 ms, rmm_pool 114 ms: +37.3 %" in arena
+
+
+def test_nothing_is_judged_or_recommended_from_simulated_times() -> None:
+    report = study(simulated="h200")
+    assert set(verdicts(report)) == {"cannot be said here"}
+    assert all("simulated" in each.figures for each in judged(report).values())
+    said = texts(report)
+    assert "is fastest" not in said and "is faster" not in said
+    assert "(simulated)" in said
+    assert "Held at the peak" in said  # bytes may be stated
+
+
+def test_too_few_repetitions_are_said_to_be_too_few() -> None:
+    report = study(count=FEW)
+    found = judged(report)
+    for text in ("async is 1.8 % faster in fast churn", "fused kernels gain 23 %"):
+        assert found[text].verdict == "cannot be said here"
+        assert "too few" in found[text].figures
+    assert "Nothing is recommended" in texts(report)
+
+
+def test_the_report_opens_with_the_share_that_allocation_has() -> None:
+    first = ALLOCATORS.findings(study())[0]
+    assert first.text.startswith("Allocation takes 2.0 % of the time with `pool`")
+    assert "no other allocator can save more than that" in first.text
+
+
+def test_a_report_without_figures_of_ours_says_that_the_share_is_unknown() -> None:
+    report = study()
+    report.rows = [row for row in report.rows if row.subject != "pool"]
+    assert ALLOCATORS.findings(report)[0].tone == "warning"
+    ALLOCATORS.blocks(report)
+
+
+def test_a_pool_that_is_first_everywhere_is_recommended() -> None:
+    said = texts(study(ours=0.5))
+    assert "`pool` is first, or not behind beyond the spread, in all 9 workloads." in said
+    assert "`pool` is fastest" in said
+
+
+def test_a_pool_that_is_behind_is_said_to_be() -> None:
+    said = texts(study(ours=2.0))
+    assert "In 9 of 9 workloads `pool` is behind" in said
+    assert "is first, or not behind" not in said
+
+
+def test_figures_that_overlap_are_no_difference() -> None:
+    rows = {
+        ("churn", NATIVE, name): {"time": around(time, 0.2), "allocation": around(0.1)}
+        for name, time in {"pool": 100.0, "rmm_pool": 103.0, "rmm_async": 101.0}.items()
+    }
+    report = made(ALLOCATORS, rows)
+    assert "`churn` (native): no difference beyond the spread between" in texts(report)
+    claim = judged(report)["async is 1.8 % faster in fast churn"]
+    assert claim.verdict == "not confirmed"
+    assert "no difference beyond the spread" in claim.figures
+
+
+def test_the_other_direction_is_not_confirmed_and_another_size_only_in_part() -> None:
+    def churn(pool: float, other: float) -> Verdict:
+        rows = {
+            ("churn", NATIVE, "rmm_pool"): {"time": around(pool)},
+            ("churn", NATIVE, "rmm_async"): {"time": around(other)},
+        }
+        return judged(made(ALLOCATORS, rows))["async is 1.8 % faster in fast churn"].verdict
+
+    assert churn(100.0, 110.0) == "not confirmed"
+    assert churn(150.0, 100.0) == "in part"
+    assert churn(101.8, 100.0) == "confirmed"
+
+
+def test_what_was_not_measured_is_not_judged() -> None:
+    report = made(ALLOCATORS, {})
+    assert {each.figures for each in judged(report).values()} == {"not measured"}
+    ALLOCATORS.findings(report)
+    ALLOCATORS.blocks(report)
+
+
+def test_real_kernels_are_judged_before_modelled_ones() -> None:
+    rows = {
+        ("churn", arm, name): {"time": around(time)}
+        for arm, times in {NATIVE: (100.0, 200.0), "cupy": (101.8, 100.0)}.items()
+        for name, time in zip(("rmm_pool", "rmm_async"), times, strict=True)
+    }
+    found = judged(made(ALLOCATORS, rows))["async is 1.8 % faster in fast churn"]
+    assert found.verdict == "confirmed"
+
+
+def test_results_that_differ_between_allocators_are_called_broken() -> None:
+    rows = {
+        ("churn", "cupy", name): {"time": around(1.0), "checksum": [value] * ENOUGH}
+        for name, value in {"pool": 7.0, "direct": 7.0}.items()
+    }
+    report = made(ALLOCATORS, rows)
+    assert "results differ" not in texts(report)
+    report.rows[1].values["checksum"][-1] = 8.0
+    bad = [each for each in ALLOCATORS.findings(report) if each.tone == "bad"]
+    assert len(bad) == 1 and "`churn` (cupy): results differ" in bad[0].text
+
+
+def test_who_ran_out_of_memory_on_the_small_card_is_said_for_each_size() -> None:
+    rows = {
+        (MEMORY_LIMITED, "default", "pool"): {"time": around(1.0), "average_held": around(2.0**30)},
+        (MEMORY_LIMITED, "right", "rmm_pool"): {"time": around(1.0)},
+    }
+    report = made(ALLOCATORS, rows, simulated="h200")
+    report.rows.append(lacking(MEMORY_LIMITED, "too small", "rmm_pool", "out of memory"))
+    report.rows.append(lacking(MEMORY_LIMITED, "right", "pool", "not here"))
+    said = texts(report)
+    assert "default, the size that its makers recommend, or none: `pool` served" in said
+    assert "nobody served; `rmm_pool` out of memory" in said
+    assert "`pool` held 1 GiB" in said
+    titles = [block.title for block in ALLOCATORS.blocks(report) if hasattr(block, "title")]
+    assert any("size: too small" in title for title in titles)
+
+
+def test_a_subject_that_failed_is_a_row_of_its_table_and_a_bar_without_a_value() -> None:
+    report = study()
+    report.rows.append(lacking("churn", NATIVE, "cupy_pool", "failed"))
+    drawn = [block for block in ALLOCATORS.blocks(report) if "churn" in repr(block)]
+    assert any("cupy_pool" in repr(block) and "failed" in repr(block) for block in drawn)
+
+
+def test_a_ranking_names_the_first_the_level_and_those_behind() -> None:
+    ranking = rank({"a": around(10.0, 0.1), "b": around(10.3, 0.1), "c": around(20.0)})
+    assert (ranking.first, ranking.level, list(ranking.behind)) == ("a", ["b"], ["c"])
+    assert ranking.behind["c"].relative == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="no subject"):
+        rank({})

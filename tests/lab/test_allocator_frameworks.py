@@ -1,0 +1,219 @@
+"""Table operations with a framework's kernels. NumPy stands in for CuPy, which needs a card."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.lab.support import Plain
+from vramkit import Pool
+from vramkit.driver import Driver
+from vramkit.lab.allocators.array_engine import ArrayEngine
+from vramkit.lab.allocators.engine import GROUPS, Engine
+from vramkit.lab.allocators.frameworks import Work
+from vramkit.lab.allocators.install import Blocks, cupy_malloc, in_cupy
+from vramkit.lab.allocators.workloads import CHURN, SIMPLE, WORKLOADS
+
+numpy = pytest.importorskip("numpy")
+MIB = 1 << 20
+
+
+class Stream:
+    """Notes what waits for what."""
+
+    def __init__(self, non_blocking: bool = False) -> None:
+        assert non_blocking, "a blocking stream would wait for the default one"
+        self.waits: list[Stream] = []
+        self.ptr = 0
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *ending: object) -> None:
+        pass
+
+    def record(self) -> Stream:
+        return self
+
+    def wait_event(self, event: Stream) -> None:
+        self.waits.append(event)
+
+    def synchronize(self) -> None:
+        pass
+
+
+class Cupy:
+    """What the engine uses of CuPy; arrays are NumPy's."""
+
+    def __init__(self) -> None:
+        self.cuda = SimpleNamespace(Stream=Stream, Device=lambda: Stream(non_blocking=True))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(numpy, name)
+
+    def ElementwiseKernel(self, inputs: str, output: str, code: str, name: str) -> Any:
+        names = [each.split()[1] for each in inputs.split(", ")]
+        assert code == f"y = {' + '.join(names)}" and output == "int64 y"
+
+        def kernel(*columns: Any) -> Any:
+            assert len(columns) == len(names)
+            return sum(columns)
+
+        return kernel
+
+
+def values(engine: ArrayEngine, column: int) -> list[int]:
+    found: list[int] = engine.arrays.by_number[column][0].tolist()
+    return found
+
+
+def test_operations_on_arrays_are_right() -> None:
+    engine = ArrayEngine(Cupy())
+    numbers, keys = engine.column(5000), engine.column(5000, keys=True)
+    unique = engine.unique_keys(5000)
+    plain, plain_keys = values(engine, numbers), values(engine, keys)
+    assert sorted(values(engine, unique)) == list(range(5000)) != values(engine, unique)
+    assert {plain_keys.count(key) for key in range(GROUPS)} == {5}
+
+    assert values(engine, engine.add(numbers, keys)) == [
+        a + b for a, b in zip(plain, plain_keys, strict=True)
+    ]
+    assert values(engine, engine.fused([numbers] * 3)) == [3 * each for each in plain]
+    assert values(engine, engine.sort(numbers)) == sorted(plain)
+    assert values(engine, engine.filter(numbers, keys)) == [
+        number for number, key in zip(plain, plain_keys, strict=True) if key < GROUPS // 2
+    ]
+    sums = [0] * GROUPS
+    for number, key in zip(plain, plain_keys, strict=True):
+        sums[key] += number
+    assert values(engine, engine.group_by(keys, numbers)) == sums
+    places = values(engine, engine.join(keys, unique))
+    others = values(engine, unique)
+    assert [others[place] for place in places] == plain_keys
+
+
+def test_a_column_goes_back_when_the_stream_that_used_it_has_come_so_far() -> None:
+    engine = ArrayEngine(Cupy())
+    other = engine.on(1)
+    column = engine.column(10)
+    engine.hand_over(other, column)
+    assert other.stream.waits == [engine.stream]
+    other.free(column)
+    assert engine.stream.waits == [other.stream]
+    own = engine.column(10)
+    engine.free(own)
+    assert engine.stream.waits == [other.stream]
+    assert not engine.arrays.by_number
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_gives_the_same_checksum_each_time_and_leaves_no_column(name: str) -> None:
+    made: list[ArrayEngine] = []
+
+    def make() -> ArrayEngine:
+        made.append(ArrayEngine(Cupy()))
+        return made[-1]
+
+    work = Work(replace(WORKLOADS[name], items=2), make, 0.002, False)
+    assert work.check() == work.check() > 0
+    assert not any(engine.arrays.by_number for engine in made)
+    assert min(work.time()) > 0
+
+
+def test_a_wrong_result_changes_the_checksum() -> None:
+    class Wrong(Cupy):
+        def bincount(self, keys: Any, weights: Any, minlength: int) -> Any:
+            sums = numpy.bincount(keys, weights=weights, minlength=minlength)
+            sums[7] += 1
+            return sums
+
+    right, wrong = (
+        Work(WORKLOADS["complex"], lambda cupy=cupy: ArrayEngine(cupy), 0.002, False).check()
+        for cupy in (Cupy(), Wrong())
+    )
+    assert right != wrong
+
+
+@pytest.mark.parametrize("mutex", [True, False])
+def test_the_mutex_keeps_items_of_workers_apart(mutex: bool) -> None:
+    inside, most = [0], [0]
+    together = threading.Barrier(SIMPLE.workers)
+
+    def item(engine: Engine, columns: list[int]) -> Iterator[None]:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        if not mutex:
+            together.wait(10)  # breaks where they are kept apart
+        yield
+        inside[0] -= 1
+
+    workload = replace(SIMPLE, items=3, item=item)
+    Work(workload, lambda: ArrayEngine(Cupy()), 0.001, mutex).time()
+    assert (most[0] == 1) == mutex
+
+
+def test_a_worker_that_fails_ends_the_others_and_is_heard_of() -> None:
+    failed = threading.Event()
+
+    def item(engine: Engine, columns: list[int]) -> Iterator[None]:
+        if not failed.is_set():
+            failed.set()
+            raise MemoryError("no more")
+        yield
+
+    before = threading.active_count()
+    with pytest.raises(MemoryError, match="no more"):
+        Work(replace(CHURN, item=item), lambda: ArrayEngine(Cupy()), 0.001, False).time()
+    assert threading.active_count() == before
+
+
+@pytest.mark.sim(data=False)
+def test_a_frameworks_blocks_come_from_the_allocator_and_go_back(driver: Driver) -> None:
+    device = driver.device(0)
+    with Pool(device=device, background=False, limit=8 * MIB) as pool, device.stream() as stream:
+        blocks = Blocks(Plain(pool, native=False), device)
+        address = blocks.allocate(MIB, stream.handle)
+        assert pool.stats().current_usage == MIB
+        with pytest.raises(MemoryError):
+            blocks.allocate(64 * MIB, stream.handle)
+        blocks.free(address)
+        assert pool.stats().current_usage == 0
+
+
+@pytest.mark.sim(data=False)
+def test_cupy_gets_an_allocator_by_its_own_way_or_by_functions(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = driver.device(0)
+    current = ["before"]
+    functions: list[Any] = []
+
+    def by_functions(malloc: Any, free: Any) -> SimpleNamespace:
+        functions.extend([malloc, free])
+        return SimpleNamespace(malloc=lambda size: malloc(size, 0))
+
+    with device.stream() as stream, Pool(device=device, background=False) as pool:
+        cuda = SimpleNamespace(
+            PythonFunctionAllocator=by_functions,
+            get_current_stream=lambda: SimpleNamespace(ptr=stream.handle),
+            get_allocator=lambda: current[0],
+            set_allocator=lambda allocator: current.__setitem__(0, allocator),
+        )
+        cupy = SimpleNamespace(cuda=cuda)
+        own = SimpleNamespace(resource=None, cupy_malloc="its own")
+        assert cupy_malloc(cupy, own, device) == "its own"  # type: ignore[arg-type, comparison-overlap]
+
+        monkeypatch.setattr("vramkit.lab.allocators.install.import_module", lambda name: cupy)
+        seen = []
+        with in_cupy(Plain(pool, native=False), device, lambda: seen.append(1)):
+            address = current[0](4096)  # type: ignore[operator]
+            assert pool.stats().current_usage == 4096
+            functions[1](address, 0)
+        assert seen == [1]
+        assert current == ["before"]
+        assert pool.stats().current_usage == 0

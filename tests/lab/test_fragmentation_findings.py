@@ -1,0 +1,132 @@
+"""What is said of fragmentation, from figures with known answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.allocator_reports import ENOUGH, FEW, around, lacking, made
+from vramkit.lab.fragmentation import FRAGMENTATION
+from vramkit.lab.fragmentation.changes import EXPLANATIONS, Explanation, explain, explanation
+from vramkit.lab.fragmentation.claims import CLAIMS
+from vramkit.lab.fragmentation.programs import ARMS, Arm
+from vramkit.lab.result import Report
+
+Times = tuple[float, float, float]
+"""Nanoseconds of an allocation in phases 1, 3 and 5."""
+STUDY: dict[str, Times] = {
+    "rmm_pool": (278_900.0, 256_600.0, 239_400.0),
+    "rmm_async": (234_100.0, 241_000.0, 241_600.0),
+    "rmm_arena": (234_200.0, 227_400.0, 241_500.0),
+}
+
+
+def row(times: Times, count: int = ENOUGH, spread: float = 0.001) -> dict[str, list[float]]:
+    return {
+        f"phase_{phase}": around(time, spread, count)
+        for phase, time in zip((1, 3, 5), times, strict=True)
+    }
+
+
+def study(*, count: int = ENOUGH, simulated: str | None = None, spread: float = 0.001) -> Report:
+    rows = {("alone", "cold", name): row(times, count, spread) for name, times in STUDY.items()}
+    return made(FRAGMENTATION, rows, simulated=simulated)
+
+
+def arms(subject: str, times: dict[Arm, Times]) -> Report:
+    return made(FRAGMENTATION, {("alone", arm, subject): row(each) for arm, each in times.items()})
+
+
+def verdicts(report: Report) -> dict[str, str]:
+    return {claim.text: claim.judged(report).verdict for claim in CLAIMS}
+
+
+def texts(report: Report) -> str:
+    return "\n".join(each.text for each in FRAGMENTATION.findings(report))
+
+
+def test_the_studys_own_figures_confirm_its_changes_and_contradict_its_conclusion() -> None:
+    assert verdicts(study()) == {
+        "the pool gets faster by 14.2 %": "confirmed",
+        "async gets slower by 3.2 %": "confirmed",
+        "the arena gets slower by 3.1 %": "confirmed",
+        "all changes are below 5 %": "not confirmed",
+        # without the other arms nothing tells why
+        "warm-up, caches or its own order make the pool faster": "cannot be said here",
+    }
+
+
+def test_nothing_is_judged_from_simulated_times() -> None:
+    report = study(simulated="h200")
+    assert set(verdicts(report).values()) == {"cannot be said here"}
+    assert "caches cannot show" in texts(report)
+
+
+def test_too_few_repetitions_are_said_to_be_too_few() -> None:
+    report = study(count=FEW)
+    assert set(verdicts(report).values()) == {"cannot be said here"}
+    assert "too few repetitions" in texts(report)
+
+
+def test_changes_within_the_spread_are_none() -> None:
+    report = study(spread=0.5)
+    assert verdicts(report)["the pool gets faster by 14.2 %"] == "not confirmed"
+    assert "within the spread" in texts(report)
+
+
+SAME: Times = (100.0, 100.0, 100.0)
+FASTER: Times = (200.0, 100.0, 100.0)
+A_LITTLE: Times = (110.0, 100.0, 100.0)
+ANSWERS: dict[Explanation, dict[Arm, Times]] = {
+    "first use": {"cold": FASTER, "warm": SAME, "grown": A_LITTLE, "skipped": FASTER},
+    "caches": {"cold": FASTER, "warm": SAME, "grown": FASTER, "skipped": FASTER},
+    "repetition": {"cold": FASTER, "warm": FASTER, "grown": FASTER, "skipped": FASTER},
+    "mixing": {"cold": FASTER, "warm": FASTER, "grown": FASTER, "skipped": SAME},
+    "none fits": {"cold": FASTER, "warm": SAME, "grown": SAME, "skipped": SAME},
+    "nothing to explain": {"cold": SAME, "warm": SAME, "grown": SAME, "skipped": SAME},
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_the_arms_tell_the_explanations_apart(answer: Explanation) -> None:
+    report = arms("rmm_pool", ANSWERS[answer])
+    assert explanation(report, "rmm_pool", "alone") == answer
+    assert (EXPLANATIONS[answer] in texts(report)) == (answer != "nothing to explain")
+    explained = verdicts(report)["warm-up, caches or its own order make the pool faster"]
+    wanted = "confirmed" if answer in ("first use", "caches", "mixing") else "not confirmed"
+    assert explained == wanted
+
+
+def test_an_arm_that_was_not_measured_leaves_the_explanation_open() -> None:
+    for left_out in ARMS:
+        gains = {arm: None if arm == left_out else 1.0 for arm in ARMS}
+        assert explain(gains) == "unknown"
+    assert explain({arm: 0.0 if arm == "cold" else None for arm in ARMS}) == "nothing to explain"
+
+
+def test_the_report_opens_with_the_share_that_allocation_has() -> None:
+    rows = {
+        ("alone", "warm", "pool"): row((100.0, 100.0, 100.0)),
+        ("touch", "warm", "pool"): row((5000.0, 5000.0, 5000.0)),
+    }
+    first = FRAGMENTATION.findings(made(FRAGMENTATION, rows))[0]
+    assert first.text.startswith("An allocation takes 2.0 % of the time until its block is written")
+    assert FRAGMENTATION.findings(made(FRAGMENTATION, {}))[0].tone == "warning"
+
+
+def test_what_can_be_had_of_nearly_full_memory_is_said_the_best_first() -> None:
+    rows = {
+        ("nearly_full", "", name): {"one_piece": [piece] * ENOUGH, "served": [1.0] * ENOUGH}
+        for name, piece in {"arena": 0.1, "pool": 0.9}.items()
+    }
+    report = made(FRAGMENTATION, rows)
+    report.rows.append(lacking("nearly_full", "", "rmm_pool", "out of memory"))
+    said = texts(report)
+    assert said.index("`pool` 90.0 % and 100 %") < said.index("`arena` 10.0 % and 100 %")
+    assert "Out of memory before that: `rmm_pool`." in said
+
+
+def test_any_report_can_be_drawn_and_each_claim_has_a_line() -> None:
+    for report in (study(), made(FRAGMENTATION, {}), arms("pool", ANSWERS["caches"])):
+        drawn = FRAGMENTATION.blocks(report)
+        assert len(drawn[0].rows) == len(CLAIMS)  # type: ignore[union-attr]
+    assert any("caches" in repr(block) for block in FRAGMENTATION.blocks(report)[1:2])
