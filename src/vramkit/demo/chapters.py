@@ -1,6 +1,6 @@
 """The chapters, in the order they are shown."""
 
-from vramkit.demo import card, overlap, pool, race, sharing, weights
+from vramkit.demo import card, lab, overlap, pool, race, sharing, weights
 
 CHAPTERS = (
     card.CHAPTER,
@@ -8,5 +8,6 @@ CHAPTERS = (
     weights.CHAPTER,
     pool.CHAPTER,
     sharing.CHAPTER,
+    lab.CHAPTER,
     race.CHAPTER,
 )
