@@ -35,7 +35,7 @@ def test_the_facts_show_a_saving_a_pool_and_a_caught_race(
     assert sharing["turns"] >= 2
     assert 0 < sharing["out_bytes"] <= sharing["turns"] * sharing["program_bytes"]
     assert studies["claims"]["a switch by page faults takes 47 s"] == "in part"
-    assert studies["claims"]["history takes 16,400 ms"] == "not confirmed"
+    assert studies["claims"]["`history` takes 16,400 ms"] == "not confirmed"
     assert studies["switch_seconds"]["paged"] == pytest.approx(47.19, abs=0.01)
     assert 0.8 < studies["switch_seconds"]["swap"] < 0.9
     assert card["multiprocessors"] == 132
