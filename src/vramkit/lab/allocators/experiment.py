@@ -27,16 +27,16 @@ QUESTION = (
 )
 QUANTITIES = {
     "time": Quantity("time", "ms"),
-    "allocation": Quantity("allocate and free", "ms"),
-    "kernels": Quantity("kernels, one after the other", "ms", "neither"),
-    "wait": Quantity("host waits for the card", "ms"),
-    "launch": Quantity("host launches", "ms"),
+    "allocation": Quantity("allocation", "ms"),
+    "kernels": Quantity("kernels", "ms", "neither"),
+    "wait": Quantity("waits", "ms"),
+    "launch": Quantity("launches", "ms"),
     "first": Quantity("first round", "ms"),
-    "pair": Quantity("one allocation and its free", "ns"),
+    "pair": Quantity("a pair", "ns"),
     "peak_in_use": Quantity("peak in use", "bytes", "neither"),
     "peak_held": Quantity("peak held", "bytes"),
-    "average_held": Quantity("held over time", "bytes"),
-    "over_in_use": Quantity("peak held over peak in use", "ratio"),
+    "average_held": Quantity("mean held", "bytes"),
+    "over_in_use": Quantity("held / in use", "ratio"),
     "checksum": Quantity("sum of all results", "count", "neither"),
 }
 SETTINGS = (
