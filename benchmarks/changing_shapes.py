@@ -32,7 +32,8 @@ from changing_shapes_table import markdown, written
 from frameworks_rows import first_difference, last_words, note
 from frameworks_work import versions
 from torch_programs.catalog import PROGRAMS
-from traces import read_traces
+
+from vramkit.lab.traces import read_traces
 
 RESULT = programs.RESULTS / "changing_shapes_h200.json"
 DOCUMENT = programs.ROOT / "docs" / "integrations.md"
@@ -263,7 +264,7 @@ def record(options: Namespace) -> int:
             say(f"{words[-ERROR_CHARACTERS:]}\n{program}: {error}")
             continue
         (trace,) = read_traces(path)
-        say(f"{program}: {len(trace.events):,} events, in use {trace.peak_in_use / 1e9:.2f} GB")
+        say(f"{program}: {len(trace):,} events, in use {trace.peak_in_use / 1e9:.2f} GB")
     return 1 if failed else 0
 
 

@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from torch_snapshot import device_trace, living_blocks
-from traces import Trace, write_trace
+from vramkit.lab.traces import Trace, write_plain
+from vramkit.lab.traces.snapshot import blocks_of
+from vramkit.lab.traces.snapshot import trace_of as trace_of_blocks
 
 
 def trace_of(name: str, snapshot: dict[str, Any], device: int) -> Trace:
-    events = snapshot["device_traces"][device]
-    return device_trace(name, events, living_blocks(snapshot, device))
+    (blocks,) = blocks_of(snapshot, device)
+    return trace_of_blocks(name, blocks)
 
 
 def record(name: str, size: str, rounds: int, path: Path) -> None:
@@ -25,4 +26,4 @@ def record(name: str, size: str, rounds: int, path: Path) -> None:
     for _ in range(rounds):
         work.run()
     trace = trace_of(name, torch.cuda.memory._snapshot(), torch.cuda.current_device())
-    write_trace(trace, path)
+    write_plain(trace, path)

@@ -13,20 +13,20 @@ import ctypes
 import math
 import random
 import sys
-from argparse import ArgumentParser
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Literal
 
 import msgspec
-from held import number
-from replay import Player, simulated_card
-from traces import Trace, TraceBuilder
 
+import vramkit
 from vramkit import Pool
 from vramkit.driver import Device, Driver, Stream
+from vramkit.lab import program as programs
+from vramkit.lab.player import play
+from vramkit.lab.program import ProgramBuilder
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -40,6 +40,7 @@ Handles = Literal["own", "raw", "raw_plain_free"]
 HANDLES: tuple[Handles, ...] = ("own", "raw", "raw_plain_free")
 
 CARD_GIB = 140
+WORK_NS = 1000  # of the kernel behind each allocation, with --work-every
 BOUND_RATIO = 1.25
 BOUND_BYTES_EACH = 4 * MIB  # a live thread, and a live stream
 
@@ -76,7 +77,7 @@ class Program:
     name: str
     threads: int
     streams_a_thread: int
-    make_round: Callable[[Program, int, int], Trace]
+    make_round: Callable[[Program, int, int], programs.Program]
     least: int = 0
     most: int = 0
 
@@ -85,39 +86,45 @@ class Program:
         return self.threads * self.streams_a_thread
 
 
-def pairs(program: Program, seed: int, steps: int) -> Trace:
+def pairs(program: Program, seed: int, steps: int) -> programs.Program:
     """Every stream has 64 blocks; a step replaces a random one of them."""
     generator = random.Random(seed)
-    builder = TraceBuilder(program.name)
+    builder = ProgramBuilder(program.name, in_turns=program.threads > 1)
+    blocks: dict[tuple[int, int], int] = {}
 
     def allocate(stream: int, slot: int) -> None:
         size = log_uniform(generator, program.least, program.most)
-        builder.allocate((stream, slot), size, stream)
+        thread = stream // program.streams_a_thread
+        blocks[stream, slot] = builder.allocate(size, stream, thread=thread)
 
     for slot in range(LIVE_BLOCKS):
         for stream in range(program.streams):
             allocate(stream, slot)
     for _ in range(steps * program.streams):
         stream, slot = generator.randrange(program.streams), generator.randrange(LIVE_BLOCKS)
-        builder.free((stream, slot))
+        builder.free(blocks[stream, slot], thread=stream // program.streams_a_thread)
         allocate(stream, slot)
-    builder.free_all()
+    for (stream, _), block in blocks.items():
+        builder.free(block, thread=stream // program.streams_a_thread)
     return builder.build()
 
 
-def mixed(program: Program, seed: int, steps: int) -> Trace:
+def mixed(program: Program, seed: int, steps: int) -> programs.Program:
     """Every stream allocates a block in each step, for a life of 1 to 200 steps (log-uniform)."""
     generator = random.Random(seed)
-    builder = TraceBuilder(program.name)
-    ends: dict[tuple[int, int], list[tuple[int, int]]] = {}  # blocks by stream and step
+    builder = ProgramBuilder(program.name, in_turns=program.threads > 1)
+    ends: dict[tuple[int, int], list[int]] = {}  # blocks by stream and step
     for step in range(steps):
         for stream in range(program.streams):
+            thread = stream // program.streams_a_thread
             for block in ends.pop((stream, step), []):
-                builder.free(block)
-            builder.allocate((stream, step), mixed_size(generator), stream)
+                builder.free(block, thread=thread)
+            block = builder.allocate(mixed_size(generator), stream, thread=thread)
             life = log_uniform(generator, 1, LONGEST_LIFE)
-            ends.setdefault((stream, step + life), []).append((stream, step))
-    builder.free_all()
+            ends.setdefault((stream, step + life), []).append(block)
+    for (stream, _), left in ends.items():
+        for block in left:
+            builder.free(block, thread=stream // program.streams_a_thread)
     return builder.build()
 
 
@@ -134,24 +141,63 @@ PROGRAMS = [
 # Streams of a round
 
 
-@contextmanager
-def streams_of_a_round(device: Device, count: int, handles: Handles) -> Iterator[list[Stream]]:
-    """Streams of vramkit; or those of another library, destroyed without a word to the pool."""
-    if handles == "own":
-        made = [device.stream() for _ in range(count)]
-        try:
-            yield made
-        finally:
-            for stream in made:
-                stream.close()
-        return
-    calls = StreamCalls(device.driver)
-    created = [calls.create() for _ in range(count)]
-    try:
-        yield [Stream.from_handle(device, handle) for handle in created]
-    finally:
-        for handle in created:
-            calls.destroy(handle)
+class Streams:
+    """The pool as an allocator, with streams of vramkit, which are those of the player; or with as
+    many of another library, which it destroys without a word to the pool."""
+
+    def __init__(self, pool: Pool, handles: Handles, work_every: int | None) -> None:
+        # With nothing between, the native player uses the pool itself.
+        self.resource = pool if handles == "own" and work_every is None else None
+        self._pool = pool
+        self._handles = handles
+        self._work_every = work_every
+        self._calls = StreamCalls(pool.device.driver)
+        self._raw: dict[Stream, Stream] = {}
+        self._created: list[int] = []
+        self._launched = 0
+
+    def __enter__(self) -> Streams:
+        return self
+
+    def __exit__(self, *ending: object) -> None:
+        for handle in self._created:
+            self._calls.destroy(handle)
+
+    def allocate(self, size: int, stream: Stream) -> object:
+        on = self._stream(stream)
+        address = self._pool.malloc(size, on)
+        if self._work_every is not None:
+            self._work(on, self._work_every)
+        return address
+
+    def free(self, handle: object, size: int, stream: Stream) -> None:
+        assert isinstance(handle, int)
+        if self._handles == "raw":
+            self._pool.free(handle, stream=self._stream(stream))
+        else:
+            self._pool.free(handle)
+
+    def address(self, handle: object) -> int:
+        assert isinstance(handle, int)
+        return handle
+
+    def held(self) -> int:
+        return self._pool.reserved_bytes
+
+    def _work(self, stream: Stream, every: int) -> None:
+        """A short kernel; after `every` of them the host waits for the card."""
+        self._pool.device.kernels.spin(WORK_NS, stream=stream)
+        self._launched += 1
+        if self._launched % every == 0:
+            self._pool.device.synchronize()
+
+    def _stream(self, stream: Stream) -> Stream:
+        if self._handles == "own":
+            return stream
+        if stream not in self._raw:
+            self._created.append(self._calls.create())
+            self._raw[stream] = Stream.from_handle(self._pool.device, self._created[-1])
+        return self._raw[stream]
 
 
 class StreamCalls:
@@ -202,21 +248,28 @@ def run(
     threads = program.threads
     with Pool(device=device, background=False) as pool:
         for number in range(ROUNDS):
-            trace = program.make_round(program, number, steps)
-            in_use = max(in_use, trace.peak_in_use)
-            thread_of = [stream // program.streams_a_thread for stream in trace.streams]
-            with streams_of_a_round(device, program.streams, handles) as streams:
-                player = Player(
-                    trace,
-                    pool,
-                    streams,
-                    free_with_stream=handles == "raw",
-                    work_every=work_every,
-                )
-                player.play_on_threads(thread_of, threads)
+            made = program.make_round(program, number, steps)
+            in_use = max(in_use, made.peak_in_use)
+            with Streams(pool, handles, work_every) as streams:
+                play(made, streams, device)
         held = pool.stats().peak_reserved
     most = bound(in_use, threads, program.streams)
     return Churned(program.name, handles, threads, program.streams, in_use, held, most)
+
+
+def number(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if not 1 <= value <= 1 << 20:
+        raise ArgumentTypeError(f"{text!r}; it may be a number from 1 to 2^20")
+    return value
+
+
+def simulated_card(gib: int) -> Device:
+    """A fresh simulated GPU that keeps sizes and times only."""
+    driver = vramkit.driver.open("sim")
+    assert driver.sim is not None
+    driver.sim.reset(data=False, checker=False, capacity=f"{gib}GiB")
+    return driver.device()
 
 
 def main(command: list[str] | None = None) -> int:
@@ -230,8 +283,13 @@ def main(command: list[str] | None = None) -> int:
         help="streams of vramkit (own); raw handles whose blocks are freed with stream= (raw) or "
         "without it; default: all",
     )
-    parser.add_argument("--steps", type=number(1), default=STEPS, help="of a stream in a round")
-    parser.add_argument("--work-every", type=number(1), metavar="N", help="as in held.py")
+    parser.add_argument("--steps", type=number, default=STEPS, help="of a stream in a round")
+    parser.add_argument(
+        "--work-every",
+        type=number,
+        metavar="N",
+        help="a short kernel behind each malloc; the host waits after N of them",
+    )
     parser.add_argument("--json", action="store_true", help="one object a line")
     options = parser.parse_args(command)
     chosen = [

@@ -7,9 +7,11 @@ import statistics
 import time
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Protocol
 
 from rows import MIB, Row
+
+from vramkit.lab.subjects.torch import require_segments
 
 REPETITIONS = 5
 
@@ -82,11 +84,7 @@ class ExpandableTorch(Torch):
 
     def __init__(self, cap: int) -> None:
         super().__init__(cap)
-        block: Any = self.allocate(MIB)
-        if not any(segment.get("is_expandable") for segment in self._torch.cuda.memory_snapshot()):
-            raise RuntimeError("expandable_segments is not in effect in this process")
-        del block
-        self.empty()
+        require_segments(self._torch.cuda, 0, expandable=True)
 
 
 def filling_sizes(total: int) -> Iterator[int]:

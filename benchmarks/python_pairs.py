@@ -8,6 +8,8 @@ from typing import Any
 
 from rows import Row
 
+from vramkit.lab.subjects.rmm import Kind, memory_resource
+
 Loop = Callable[[int], None]
 Loops = Iterator[tuple[str, str, Loop]]
 """Workload, allocator, and what makes that many pairs."""
@@ -97,9 +99,6 @@ def rmm_loops() -> Loops:
         free: int = rmm.mr.available_device_memory()[0]
         return free // 2 // 256 * 256
 
-    def card() -> Any:
-        return rmm.mr.CudaMemoryResource()
-
     def raw(resource: Any) -> Loop:
         def loop(pairs: int) -> None:
             allocate, deallocate = resource.allocate, resource.deallocate
@@ -116,15 +115,11 @@ def rmm_loops() -> Loops:
 
         return loop
 
-    makers: dict[str, Callable[[], Any]] = {
-        "rmm_arena": lambda: rmm.mr.ArenaMemoryResource(card(), arena_size=half()),
-        "rmm_async": rmm.mr.CudaAsyncMemoryResource,
-        "rmm_pool": lambda: rmm.mr.PoolMemoryResource(card(), initial_pool_size=half()),
-    }
-    for name, make in makers.items():
-        resource = make()
-        yield RAW, name, raw(resource)
-        yield OBJECT, name, buffer(resource)
+    kinds: tuple[Kind, ...] = ("arena", "async", "pool")
+    for kind in kinds:
+        resource = memory_resource(kind, rmm.mr.CudaMemoryResource(), half())
+        yield RAW, f"rmm_{kind}", raw(resource)
+        yield OBJECT, f"rmm_{kind}", buffer(resource)
 
 
 def cupy_loops() -> Loops:

@@ -80,8 +80,8 @@ class LabProgram {
 
     const lab::Program& program() const { return program_; }
 
-    // Of a thread, for a player in Python: three arrays of type 'I'. The step; what it has to do with
-    // other threads, lab::Sync as after * 2 + tells; and which block or event that is about.
+    // Of a thread, for a player in Python: three arrays of type 'I'. The step; what it has to do
+    // with other threads, lab::Sync as after * 2 + tells; and which block or event that is about.
     nb::tuple steps(std::size_t thread) const {
         if (thread >= program_.threads.size()) throw nb::index_error("no such thread");
         std::vector<uint32_t> indices, syncs, slots;
@@ -118,6 +118,7 @@ class LabPlayer {
 
     nb::dict run() {
         device_->session().require_own_process();
+        failed_step_ = -1;
         Resource& resource = resource_.native();
         check(device_->session().driver(), device_->context(&settings_.context),
               "cuDevicePrimaryCtxRetain");

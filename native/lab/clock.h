@@ -7,7 +7,7 @@
 
 namespace vramkit::lab {
 
-// A look takes about 20 ns, on the simulated GPU 60 ns of real time and no simulated time.
+// A look takes about 25 ns; on the simulated GPU it takes no simulated time.
 class Clock {
   public:
     explicit Clock(const Driver& driver)

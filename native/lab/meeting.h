@@ -24,6 +24,8 @@ class Meeting {
         : clock_(clock),
           threads_(program.threads.size()),
           told_(program.slots() > 0 ? std::make_unique<Told[]>(program.slots()) : nullptr),
+          // No thread begins before the one that starts them.
+          latest_(clock.now()),
           walls_(program.sections) {}
 
     bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
@@ -132,7 +134,7 @@ class Meeting {
     // With the lock held.
     std::size_t arrived_ = 0;
     std::uint64_t round_ = 0;
-    double latest_ = 0, moment_ = 0;
+    double latest_, moment_ = 0;
     std::size_t section_ = 0;
     std::vector<double> walls_;
 };

@@ -2,8 +2,9 @@
 // Python is in the times. The rules are those of src/vramkit/lab/python_player.py; tests compare
 // the two.
 //
-// What it costs beside the calls themselves: see docs/lab-player.md, with figures. A step is timed
-// from the end of the one before it, with one look at the clock.
+// A step costs 29 ns beside the call itself, most of it one look at the clock: it is timed from the
+// end of the one before it, so that an allocation of nothing reads as 29 ns. 35 ns more where
+// memory is measured, and the resource's own cost of telling. (One of 2 shared cores, 2026-11-18.)
 #pragma once
 
 #include <chrono>

@@ -68,7 +68,7 @@ struct Columns {
 };
 
 struct Program {
-    // None and the reason for what is no program. Takes about 20 ns a step.
+    // None and the reason for what is no program. Takes about 30 ns a step.
     static std::optional<Program> make(const Columns& columns, Failure& why);
 
     std::vector<std::vector<Step>> threads;

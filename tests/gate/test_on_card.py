@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from clients.support import scenarios
-from traces import read_traces
 
+from vramkit.lab.traces import read_traces
 from vramkit.record import ProcessSummary, record_program
 
 from .support import PROGRAMS

@@ -7,12 +7,12 @@ import random
 import hypothesis.strategies as st
 import pytest
 from hypothesis import Phase, given, settings
-from replay import Player
+from lab.played import simulated_card, stats_of
 from soak import SOAKING, rounds
-from traces import Trace, TraceBuilder
 
 from vramkit import Pool
 from vramkit.driver import Device, Driver, Simulator
+from vramkit.lab.program import Program, ProgramBuilder
 
 from .support import KIB, MIB
 
@@ -27,6 +27,7 @@ RATIO, REMAINDER = 1.10, 32 * MIB
 MOST_WITHOUT_TIME = 3.0, 64 * MIB + 3 * 32 * MIB
 MOST_WITH_TIME = 1.25, 128 * MIB
 
+WORK_NS = 1000
 SHORTEST, LONGEST = 40, 200  # events
 SIZES = st.one_of(
     st.integers(1, 8 * KIB),
@@ -40,44 +41,39 @@ CHOICES = st.integers(0, LONGEST)
 EVENTS = st.lists(st.tuples(st.booleans(), SIZES, CHOICES), min_size=SHORTEST, max_size=LONGEST)
 
 
-def random_trace(events: list[tuple[bool, int, int]], streams: int) -> Trace:
-    """A malloc on one of the streams, or a free of one of the live blocks, if there is any."""
-    builder = TraceBuilder("random")
-    for stream in range(streams):  # each has its number
-        builder.allocate(("first", stream), 1, stream)
-    for number, (frees, size, choice) in enumerate(events):
-        live = list(builder.live)
+def random_program(events: list[tuple[bool, int, int]], streams: int, *, work: bool) -> Program:
+    """A malloc on one of the streams, or a free of one of the live blocks, if there is any.
+
+    With work the stream has a kernel behind each malloc, and the host waits for it.
+    """
+    builder = ProgramBuilder("random")
+    live = []
+
+    def allocate(size: int, stream: int) -> None:
+        live.append(builder.allocate(size, stream))
+        if work:
+            builder.kernel(WORK_NS, stream)
+            builder.wait_for_stream(stream)
+
+    for stream in range(streams):  # each is used
+        allocate(1, stream)
+    for frees, size, choice in events:
         if frees and live:
-            builder.free(live[choice % len(live)])
+            builder.free(live.pop(choice % len(live)))
         else:
-            builder.allocate(number, size, choice % streams)
+            allocate(size, choice % streams)
     builder.free_all()
     return builder.build()
 
 
-def fresh_device(driver: Driver) -> Device:
-    assert driver.sim is not None
-    driver.sim.reset(capacity="140GiB", data=False, checker=False)
-    return driver.device()
-
-
 @pytest.mark.parametrize("streams", [1, 3])
 def test_held_is_bounded_by_the_peak_in_use(driver: Driver, streams: int) -> None:
-    # Several streams have work, and the host waits for it before it goes on.
-    work_every = 1 if streams > 1 else None
-
     @settings(max_examples=rounds(100, 2000), phases=PHASES)
     @given(EVENTS)
     def check(events: list[tuple[bool, int, int]]) -> None:
-        trace = random_trace(events, streams)
-        device = fresh_device(driver)
-        made = [device.stream() for _ in range(streams)]
-        with Pool(device=device, background=False) as pool:
-            Player(trace, pool, made, work_every=work_every).play_all()
-            assert pool.check_invariants() == ""
-            assert pool.stats().peak_reserved <= RATIO * trace.peak_in_use + REMAINDER
-        for stream in made:
-            stream.close()
+        program = random_program(events, streams, work=streams > 1)
+        held = stats_of(program, simulated_card(driver)).peak_reserved
+        assert held <= RATIO * program.peak_in_use + REMAINDER
 
     check()
 

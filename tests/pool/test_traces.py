@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
-from replay import Replayed, replay
-from traces import Trace, read_traces
+from lab.played import stats_of
 
 from vramkit.driver import Device
+from vramkit.lab.program import Program
+from vramkit.lab.traces import Trace, read_traces
+from vramkit.lab.traces.programs import as_program, dealt
 
 pytestmark = [
     pytest.mark.sim_only,
@@ -39,6 +43,7 @@ MOST_DEALT = dict.fromkeys(TRACES, 1.08) | {"continuous_batching": 1.17}
 # The smaller ones, on two threads with turns of so many events.
 TAKING_TURNS = ("continuous_batching", "lstm_text", "segmentation_multiscale")
 TURN = 1000
+EVENT_NS = 20_000
 # A limit with which the trace still runs to its end, of what was held without one.
 ROOM = 1.02
 
@@ -49,44 +54,53 @@ def recorded(name: str) -> Trace:
     return trace
 
 
-_without_limit: dict[str, Replayed] = {}
+@cache
+def without_work(name: str) -> Program:
+    return as_program(recorded(name), kernel_ns=0)
 
 
-def without_limit(name: str, device: Device) -> Replayed:
-    """Replayed once in this process: every fresh simulated GPU gives the same figures."""
+_without_limit: dict[str, int] = {}
+
+
+def held(name: str, device: Device) -> int:
+    """Played once in this process: every fresh simulated GPU gives the same figures."""
     if name not in _without_limit:
-        _without_limit[name] = replay(recorded(name), device)
+        _without_limit[name] = stats_of(without_work(name), device).peak_reserved
     return _without_limit[name]
 
 
 @pytest.mark.parametrize("name", TRACES)
 def test_held_is_hardly_more_than_in_use(name: str, device: Device) -> None:
-    result = without_limit(name, device)
-    assert result.peak_held <= MOST[name] * result.peak_in_use
+    assert held(name, device) <= MOST[name] * recorded(name).peak_in_use
 
 
 @pytest.mark.parametrize("name", TRACES)
 def test_held_is_hardly_more_than_with_expandable_segments(name: str, device: Device) -> None:
     most = MOST_OF_EXPANDABLE * (EXPANDABLE_GB[name] + ROUNDING_GB) * 1e9
-    assert without_limit(name, device).peak_held <= most
+    assert held(name, device) <= most
 
 
 @pytest.mark.parametrize("name", TRACES)
 def test_a_limit_just_above_what_was_held_is_enough(name: str, device: Device) -> None:
-    limit = int(ROOM * without_limit(name, device).peak_held)
-    assert replay(recorded(name), device, limit=limit).peak_held <= limit
+    limit = int(ROOM * held(name, device))
+    assert stats_of(without_work(name), device, limit=limit).peak_reserved <= limit
 
 
 @pytest.mark.parametrize("name", TRACES)
 def test_blocks_on_several_streams_and_threads(name: str, device: Device) -> None:
     """As fast as an allocation or a free every 20 us; the programs took longer for theirs."""
-    result = replay(recorded(name), device, streams=4, threads=4, event_us=20)
-    assert result.peak_held <= MOST_DEALT[name] * result.peak_in_use
+    trace = dealt(recorded(name), streams=4, threads=4)
+    trace = replace(trace, times=array("q", range(0, EVENT_NS * len(trace), EVENT_NS)))
+    program = as_program(trace, kernel_ns=0, paced=True)
+    assert program.thread_count == 4
+    most = MOST_DEALT[name] * trace.peak_in_use
+    assert stats_of(program, device).peak_reserved <= most
 
 
 @pytest.mark.parametrize("name", TAKING_TURNS)
 def test_two_threads_that_take_turns_on_one_stream(name: str, device: Device) -> None:
     """As PyTorch's main thread and that of autograd do: each frees blocks of the other."""
-    result = replay(recorded(name), device, threads=2, turn=TURN)
-    assert result.streams == 1
-    assert result.peak_held <= MOST[name] * result.peak_in_use
+    program = as_program(dealt(recorded(name), threads=2, turn=TURN), kernel_ns=0)
+    assert (program.stream_count, program.thread_count) == (1, 2)
+    most = MOST[name] * program.peak_in_use
+    assert stats_of(program, device).peak_reserved <= most

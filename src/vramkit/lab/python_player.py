@@ -292,9 +292,11 @@ class _Meeting:
         self._changed = threading.Condition()
         self.stopped = False
         self._turn = 0
+        self._turns: dict[int, threading.Lock] = {}
+        """Of those who wait for theirs, by step: only the next one is to wake up."""
         self._told: dict[int, tuple[int, float]] = {}
         self._arrived = 0
-        self._latest = 0.0
+        self._latest = clock.now()  # no thread begins before the one that starts them
         self._round = 0
         self._section = 0
         self.walls = [0.0] * len(program.sections)
@@ -305,6 +307,9 @@ class _Meeting:
         with self._changed:
             self.stopped = True
             self._changed.notify_all()
+            for turn in self._turns.values():
+                turn.release()
+            self._turns.clear()
 
     def meet(self, section: int) -> None:
         """All threads wait for the last one. What follows counts for the section."""
@@ -327,15 +332,23 @@ class _Meeting:
 
     def wait_for_turn(self, step: int) -> None:
         with self._changed:
-            self._until(lambda: self._turn == step)
-            self._clock.catch_up(self._latest)
+            turn = None
+            if self._turn != step and not self.stopped:
+                turn = self._turns[step] = threading.Lock()
+                turn.acquire()
+        if turn is not None:
+            turn.acquire()
+        if self.stopped:
+            raise _Stopped
+        self._clock.catch_up(self._latest)
 
     def give_turn(self, step: int) -> None:
         """To the thread whose step comes next."""
         with self._changed:
             self._latest = max(self._latest, self._clock.now())
             self._turn = step
-            self._changed.notify_all()
+            if turn := self._turns.pop(step, None):
+                turn.release()
 
     def wait_for(self, slot: int, count: int) -> None:
         """Until the block or event was told of so often."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from vramkit.lab.traces import Trace
 from vramkit.lab.traces.trace import Kind
 
+SEGMENT = 1 << 20
 RMM_HEADER = "Thread,Time,Action,Pointer,Size,Stream\n"
 RECORD_HEADER = "# vramkit trace 2\n@7,1000,python train.py, and more\n"
 
@@ -37,7 +38,7 @@ def snapshot(*devices: list[dict], **left: int) -> dict:
         for address, size in left.items()
     ]
     free = {"address": 1, "requested_size": 0, "state": "inactive"}
-    segment = {"device": 0, "stream": 0, "blocks": [*blocks, free]}
+    segment = {"device": 0, "stream": 0, "total_size": SEGMENT, "blocks": [*blocks, free]}
     return {"segments": [segment], "device_traces": list(devices)}
 
 

@@ -13,7 +13,16 @@ from vramkit.driver import Driver, OutOfMemoryError
 from vramkit.lab.traces import read_traces, write_plain
 from vramkit.resources import DirectResource, Recording
 
-from .support import RECORD_HEADER, RMM_HEADER, event, events, snapshot, snapshot_file, written
+from .support import (
+    RECORD_HEADER,
+    RMM_HEADER,
+    SEGMENT,
+    event,
+    events,
+    snapshot,
+    snapshot_file,
+    written,
+)
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 OWN = -1
@@ -86,6 +95,8 @@ unmap,0,100,0,68
 done,event,4,0,80,cuEventSynchronize
 done,stream,5,0,90,cuStreamSynchronize
 -0,0,0,95,cuMemFree_v2
++2,50,5,0,96,0,cuMemAllocAsync
+-2,0,0,97,cuMemFree_v2
 done,device,0,0,99,cuCtxSynchronize
 """
 
@@ -105,10 +116,12 @@ def test_a_recording_has_threads_streams_work_and_points_of_order(tmp_path: Path
         ("event_done", 0, 0, 0),
         ("stream_done", 0, fifth, 0),
         ("free", 0, OWN, 0),
+        ("allocate", 2, fifth, 0),
+        ("free", 2, OWN, 0),  # by a call without a stream
         ("device_done", 0, 0, 0),
     ]
-    assert trace.times.tolist() == [10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99]
-    assert trace.sizes.tolist() == [100, 200]
+    assert trace.times.tolist() == [10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 96, 97, 99]
+    assert trace.sizes.tolist() == [100, 200, 50]
     assert (trace.refused, trace.peak_in_use, trace.thread_count) == (1, 300, 2)
 
 
@@ -189,6 +202,20 @@ def test_a_snapshot_is_a_trace_for_each_device(tmp_path: Path) -> None:
     assert traces[0].sizes.tolist() == [10, 30]
     assert traces[0].times.tolist() == [5000, 6000, 9000]
     assert [row[0] for row in events(traces[1])] == ["allocate", "free"]
+
+
+def test_a_snapshot_says_what_its_own_allocator_held(tmp_path: Path) -> None:
+    changes = [
+        event("segment_alloc", 4096, 3 << 20),
+        event("alloc", 4096, 10),
+        event("segment_map", 1 << 30, 5 << 20),
+        event("segment_free", 1 << 30, 7 << 20),
+        event("free_requested", 4096, 10),
+        {"action": "oom", "device_free": 0, "size": 9 << 30, "stream": 0, "frames": []},
+    ]
+    (trace,) = read_traces(snapshot_file(tmp_path, snapshot(changes)))
+    assert trace.refused == 1
+    assert trace.held == SEGMENT + (7 << 20)
 
 
 def test_what_a_snapshot_does_not_see_allocated_was_there_before(tmp_path: Path) -> None:

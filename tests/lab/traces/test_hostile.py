@@ -38,10 +38,11 @@ def recording(*records: tuple[int, ...]) -> bytes:
         ("+1,2,0\n\n", "line 2: '' is neither"),
         ("+1,-2,0\n", "line 1: '.*' is neither"),
         ("-1,3\n", "line 1: '-1,3' is neither"),
+        ("+1,,0\n", r"line 1: '\+1,,0' is neither"),
         ("hello\n", "line 1: 'hello' is neither .*; nor is it what `vramkit record`, PyTorch or R"),
         ("+1,0,0\n", r"line 1: block 1 has 0 bytes; it may have 1 to 2\^40"),
         (f"+1,{1 << 41},0\n", r"line 1: block 1 has \d+ bytes; it may have 1 to 2\^40"),
-        (f"+1,{'9' * 5000},0\n", "line 1: the number of bytes is '9+...'; it may be a whole"),
+        (f"+1,{'9' * 5000},0\n", r"line 1: '\+1,9+...' has a number that is too large"),
         ("+1,2,0\n+1,2,0\n", "line 2: block 1 is allocated again before it is freed"),
         ("+1,2,0\n-1\n-1\n", "line 3: block 1 is freed, but not in use"),
         ("+1,2,0\n-1", "line 2: the line has no end: the file was cut off there"),
@@ -82,7 +83,9 @@ def recording(*records: tuple[int, ...]) -> bytes:
         (RMM_HEADER + "1,noon,allocate,0x1,2,0x0\n", "line 2: the time is 'noon'"),
         (RMM_HEADER + "1,12:00:00.000000,free,0x1,2,0x0\n", "line 2: block 0x1 is freed, but not"),
         (RMM_HEADER + "1\0,12:00:00.000000,free,0x1,2,0x0\n", r"line 2: the thread is '1\\x00'"),
+        (RMM_HEADER, "nothing was allocated"),
         # Recording
+        (recording(), "nothing was allocated"),
         (recording((9, 1, 1, 1, 1, 1, 1)), "record 1: 9 is not a valid Operation"),
         (recording((1, 1, 1, 1, 1, 1, 2**64 - 1)), r"record 1: its time is \d+ ns"),
         (recording((2, 1, 1, 1, 1, 1, 1)), "record 1: block 1 is freed, but not in use"),
@@ -183,8 +186,8 @@ def deep(levels: int) -> bytes:
 
 
 def memo_bomb() -> bytes:
-    """Asks for a memo of four milliards of entries."""
-    return b"\x80\x04]r" + struct.pack("<I", 0xFFFFFFF0) + b"."
+    """Asks for a memo of a hundred million entries, which takes 1.6 GB."""
+    return b"\x80\x04]r" + struct.pack("<I", 100_000_000) + b"."
 
 
 def long_text() -> bytes:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from vramkit.lab.program import Program
 
 GRAIN = 16 << 20
-"""The smallest card is found to this many bytes, or to 1/256 of what is in use."""
+"""The smallest card is found to this many bytes, or to 1/256 of what is in use. A driver gives no
+slab of just all that is free where that is no multiple of its own units."""
 LARGEST_CARD = 512 << 30
 """A pool reserves addresses for four cards."""
 
@@ -47,7 +48,7 @@ class Cards:
             raise Unmeasured(f"cards of other sizes are simulated ones: {why}")
         self.driver.sim.reset(self.profile, data=False, checker=False, capacity=nbytes)
         device = self.driver.device()
-        size = device.memory_info().free if subject.needs_size else None
+        size = device.memory_info().free // GRAIN * GRAIN if subject.needs_size else None
         with subject.open(device, Room(program.peak_in_use, size=size)) as allocator:
             play(program, allocator, device)
 
@@ -63,14 +64,14 @@ class Cards:
 
         Found by bisection. Raises OutOfMemoryError if it does not fit on the largest one.
         """
-        grain = max(GRAIN, program.peak_in_use >> 8)
-        too_small = program.peak_in_use // grain
-        enough = too_small + max(1, too_small // 16)
+        grain = max(1, (program.peak_in_use >> 8) // GRAIN) * GRAIN
+        most = LARGEST_CARD // grain
+        too_small = (program.peak_in_use - 1) // grain
+        enough = min(too_small + max(1, too_small // 16), most)
         while not self.fits(program, subject, enough * grain):
-            if enough * grain >= LARGEST_CARD:
-                self.run(program, subject, LARGEST_CARD)
-                return LARGEST_CARD
-            too_small, enough = enough, min(2 * enough, -(-LARGEST_CARD // grain))
+            if enough == most:
+                self.run(program, subject, most * grain)  # raises its error again
+            too_small, enough = enough, min(2 * enough, most)
         while enough - too_small > 1:
             middle = (enough + too_small) // 2
             if self.fits(program, subject, middle * grain):

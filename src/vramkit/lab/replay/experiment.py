@@ -16,6 +16,7 @@ from vramkit.lab.replay.settings import (
     WITH_LIMIT,
     cards,
     program_of,
+    trace_named,
     traces,
 )
 from vramkit.lab.replay.watched import Watched
@@ -36,11 +37,12 @@ QUANTITIES = {
     "in_use": Quantity("in use", "bytes", "neither"),
     "average_held": Quantity("on average", "bytes"),
     "smallest_card": Quantity("smallest card", "bytes"),
-    "fragmentation": Quantity("fragmented", "ratio"),
+    "fragmentation": Quantity("fragmented", "share"),
     "moved": Quantity("moved", "bytes"),
     "time": Quantity("time", "ms"),
     "call": Quantity("a call", "ns"),
-    "allocation_share": Quantity("in calls", "ratio"),
+    "native_call": Quantity("a call in C++", "ns"),
+    "allocation_share": Quantity("in calls", "share"),
 }
 
 
@@ -70,13 +72,12 @@ class Replay:
         return [Case(name, arm) for name in traces(settings) for arm in arms]
 
     def measure(self, case: Case, subject: str, lab: Lab) -> Measured:
-        trace, one = traces(lab.settings)[case.workload], SUBJECTS[subject]
+        trace, one = trace_named(lab.settings, case.workload), SUBJECTS[subject]
         if case.arm == "":
             return _measured(trace, one, lab)
-        program = program_of(trace, lab.settings, lab.seed)
         if case.arm == WITH_LIMIT:
             return _limited(trace, one, lab)
-        simulated = Cards.beside(lab.driver)
+        program, simulated = program_of(trace, lab.settings, lab.seed), Cards.beside(lab.driver)
         if case.arm == SMALLEST:
             return Measured({"smallest_card": simulated.smallest(program, one)})
         simulated.run(program, one, cards(lab.settings)[case.arm])
@@ -105,10 +106,19 @@ def _measured(trace: Trace, subject: Subject, lab: Lab) -> Measured:
         if snapshot is not None:
             drawings.append(page.peak_map(snapshot))
             values["fragmentation"] = float(snapshot.stats["fragmentation_rate"])
-    program = program_of(trace, lab.settings, lab.seed)
-    with subject.open(lab.device, _room(program, subject, limit)) as allocator:
-        values |= _times(play(program, allocator, lab.device))
+    values |= _time(program_of(trace, lab.settings, lab.seed), subject, lab, limit)
     return Measured(values, watched.series(), drawings)
+
+
+def _time(program: Program, subject: Subject, lab: Lab, limit: int | None) -> dict[str, float]:
+    with subject.open(lab.device, _room(program, subject, limit)) as allocator:
+        played = play(program, allocator, lab.device)
+    if not played.native or lab.driver.sim is not None:
+        return _times(played)
+    # On a card, calls from Python are compared with those of others, which are from Python too.
+    with subject.open(lab.device, _room(program, subject, limit)) as allocator:
+        called = play(program, Watched(allocator), lab.device)
+    return {**_times(called), "native_call": _times(played)["call"]}
 
 
 def _memory(

@@ -6,21 +6,22 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from vramkit.lab.replay.settings import SMALLEST, WITH_LIMIT
-from vramkit.lab.result import Report, Row
+from vramkit.lab.result import Quantity, Report, Row
+from vramkit.lab.samples import Spread
 from vramkit.lab.settings import Settings
+from vramkit.lab.subjects import SUBJECTS
 from vramkit.lab.traces.programs import MOST_AHEAD
 from vramkit.lab.traces.trace import Kind, Trace
-from vramkit.lab.words import spread_text
 from vramkit.pool.map import map_block
 from vramkit.report.blocks import Axis, Block, LineChart, MemoryMap, Series, Table, Text
-from vramkit.report.units import bytes_text, count_text
+from vramkit.report.units import bytes_text, count_text, value_text
 
 if TYPE_CHECKING:
     from vramkit.pool.snapshot import Snapshot
 
 MAP_ROWS = 24
 MEMORY = ("in_use", "held", "held_ratio", "average_held", "fragmentation", "moved")
-TIME = ("time", "call", "allocation_share")
+TIME = ("time", "call", "native_call", "allocation_share")
 FLATTERED = (
     "No kernels stand in: a block that is freed on one stream is free for all others at once. That "
     "makes allocators look better that hand memory from stream to stream."
@@ -35,6 +36,9 @@ def about(trace: Trace, settings: Settings) -> Text:
     blocks = f"{count_text(trace.allocations, 'block')}, {bytes_text(trace.peak_in_use)} at a time"
     places = [count_text(trace.stream_count, "stream"), count_text(trace.thread_count, "thread")]
     sentences = [f"`{trace.name}`{by}: {blocks}, on {' and '.join(places)}."]
+    if trace.held is not None:
+        held = bytes_text(trace.held)
+        sentences.append(f"The program's own allocator held {held} at most when it was recorded.")
     if trace.refused:
         failed = count_text(trace.refused, "allocation")
         sentences.append(f"{failed} that failed when it was recorded are not replayed.")
@@ -111,7 +115,7 @@ def _figures(
                 [
                     row.subject,
                     *(
-                        spread_text(quantity, row.values[name]) if name in row.values else ""
+                        _figure(quantity, row.values[name]) if name in row.values else ""
                         for name, quantity in columns.items()
                     ),
                 ]
@@ -120,6 +124,13 @@ def _figures(
             title=title,
             numeric=list(range(1, len(columns) + 1)),
         )
+
+
+def _figure(quantity: Quantity, values: list[float]) -> str:
+    """The median and, where repetitions differ, half the way from p10 to p90."""
+    spread = Spread.of(values)
+    text = value_text(spread.median, quantity.unit)
+    return text if spread.p10 == spread.p90 else f"{text} ± {spread.relative * 100:.2g} %"
 
 
 def _cards(report: Report, workload: str) -> Iterator[Table]:
@@ -144,7 +155,7 @@ def _fits(row: Row | None) -> str:
 
 
 def _over_time(workload: str, rows: list[Row]) -> Iterator[LineChart]:
-    drawn = [row for row in rows if row.series.get("event")]
+    drawn = [row for row in rows if row.series.get("event") and not _has_a_size(row.subject)]
     if drawn:
         yield LineChart(
             f"{workload}: memory over time",
@@ -154,8 +165,13 @@ def _over_time(workload: str, rows: list[Row]) -> Iterator[LineChart]:
             ],
             Axis("allocations and frees"),
             Axis("memory", "bytes"),
-            caption="The peaks of equal stretches of the program.",
+            caption="The peaks of equal stretches of the program. Allocators that take a size of "
+            "their own at once are not drawn.",
         )
+
+
+def _has_a_size(subject: str) -> bool:
+    return subject in SUBJECTS and SUBJECTS[subject].needs_size
 
 
 def _series(name: str, row: Row, which: str) -> Series:

@@ -51,15 +51,33 @@ def cards(settings: Settings) -> dict[str, int]:
 
 def traces(settings: Settings) -> dict[str, Trace]:
     """By the names of their cases. Raises TraceError, and ValueError without any."""
-    paths = cast("list[str]", settings.get("traces", []))
+    paths = _paths(settings)
     if not paths:
         raise ValueError("a replay needs a trace: vramkit replay FILE")
+    return _named(paths)
+
+
+def trace_named(settings: Settings, name: str) -> Trace:
+    """One of traces(). Only files are read that may have it: a trace is named after its file."""
+    return _named([path for path in _paths(settings) if name.startswith(_start(path))])[name]
+
+
+def _paths(settings: Settings) -> list[str]:
+    return list(dict.fromkeys(cast("list[str]", settings.get("traces", []))))
+
+
+def _start(path: str) -> str:
+    return Path(path).name.partition(".")[0].replace(",", "_")
+
+
+def _named(paths: Sequence[str]) -> dict[str, Trace]:
     found: dict[str, Trace] = {}
-    for path in dict.fromkeys(paths):
+    for path in paths:
         for trace in read_once(path):
-            name, number = trace.name.replace(",", "_"), 2
+            plain = trace.name.replace(",", "_")  # names of cases have no commas
+            name, number = plain, 2
             while name in found:
-                name, number = f"{trace.name.replace(',', '_')} ({number})", number + 1
+                name, number = f"{plain} ({number})", number + 1
             found[name] = trace
     return found
 

@@ -16,8 +16,8 @@ MOST_POINTS = 240
 class Watched:
     """An allocator that notes what is in use and what is held, each time that held() is asked.
 
-    It is asked after each allocation and each free; `look` is called after that one of number
-    `look_at`, from 0 on. One thread at a time may use it: programs with several take turns.
+    A player asks at the start, after each allocation and each free, and at the end; `look` follows
+    `look_at` of these. One thread at a time may use it: programs with several take turns.
     """
 
     resource = None  # so that the calls come this way
@@ -54,7 +54,7 @@ class Watched:
         return held
 
     def peak_at(self) -> int:
-        """The number of the first call after which most was held; -1 without any."""
+        """After how many calls most was held first; -1 where nobody asked."""
         return self._held.index(max(self._held)) if self._held else -1
 
     def series(self) -> dict[str, list[float]]:
@@ -64,7 +64,7 @@ class Watched:
         ends = [(number + 1) * count // points for number in range(points)]
         parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
         return {
-            "event": [float(end) for end in ends],
+            "event": [float(end - 1) for end in ends],
             "in_use": [float(max(self._in_use[part])) for part in parts],
             "held": [float(max(self._held[part])) for part in parts],
         }

@@ -19,6 +19,7 @@ MOST_BYTES = 4 << 30
 LONGEST_LINE = 8192
 GZIP = b"\x1f\x8b"
 HEAD = 64
+UNREADABLE = (OSError, EOFError, zlib.error)
 
 
 class Content:
@@ -81,21 +82,19 @@ class Content:
 
     def _line(self, rest: bytes) -> tuple[bytes, bytes]:
         """The next line with its end, and what of the head is left after it."""
-        start, end, after = rest.partition(b"\n")
-        if end:
-            return start + end, after
-        with self._errors():
+        if rest:
+            start, end, after = rest.partition(b"\n")
+            if end:
+                return start + end, after
+        try:
             return rest + self._file.readline(LONGEST_LINE + 1), b""
+        except UNREADABLE as error:
+            raise _unreadable(self.path, error) from error
 
     def _read(self, count: int) -> bytes:
-        with self._errors():
-            return self._file.read(count)
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
         try:
-            yield
-        except (OSError, EOFError, zlib.error) as error:
+            return self._file.read(count)
+        except UNREADABLE as error:
             raise _unreadable(self.path, error) from error
 
 

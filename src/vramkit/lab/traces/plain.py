@@ -7,8 +7,10 @@ from pathlib import Path
 
 from vramkit.lab.program import OWN_STREAM
 from vramkit.lab.traces.content import Content, plain_name
-from vramkit.lab.traces.trace import Kind, Trace, TraceBuilder, decimal
+from vramkit.lab.traces.trace import Kind, Trace, TraceBuilder
 
+LONGEST = 60
+"""Characters of a line with numbers of 64 bits, which have 20 digits at most."""
 FORMS = {("+", 3), ("-", 1)}
 
 
@@ -24,13 +26,15 @@ def read_plain(content: Content) -> list[Trace]:
 
 def _add(builder: TraceBuilder, line: str) -> None:
     sign, fields = line[:1], line[1:].split(",")
-    if (sign, len(fields)) not in FORMS or not all(text.isdecimal() for text in fields):
+    plain = all(fields) and "".join(fields).isdecimal()
+    if (sign, len(fields)) not in FORMS or not plain:
         raise ValueError(f"{line[:40]!r} is neither +id,bytes,stream nor -id")
+    if len(line) > LONGEST:
+        raise ValueError(f"'{line[:21]}...' has a number that is too large")
     if sign == "-":
-        builder.free(decimal(fields[0], "the id"))
+        builder.free(int(fields[0]))
     else:
-        size = decimal(fields[1], "the number of bytes")
-        builder.allocate(decimal(fields[0], "the id"), size, decimal(fields[2], "the stream"))
+        builder.allocate(int(fields[0]), int(fields[1]), int(fields[2]))
 
 
 def _with_formats(error: ValueError, line: int) -> str:

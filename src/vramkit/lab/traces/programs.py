@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from vramkit.lab.program import OWN_STREAM, Program, ProgramBuilder
@@ -198,10 +198,8 @@ def dealt(
     take turns of so many events instead, whoever allocated the block. What was recorded of work is
     left out, since it belongs to other streams.
     """
-    chance = random.Random(seed)
-    blocks = trace.allocations
-    own = array("i", (chance.randrange(streams) for _ in range(blocks))) if streams else None
-    by = array("H", (chance.randrange(threads) for _ in range(blocks))) if threads else None
+    own = array("i", _deal(trace, streams, seed)) if streams else None
+    by = array("H", _deal(trace, threads, seed + 1)) if threads else None
     kinds, thread_of, what, stream_of, times = (
         array("B"),
         array("H"),
@@ -237,3 +235,9 @@ def dealt(
         thread_count=threads or trace.thread_count,
         has_work=False,
     )
+
+
+def _deal(trace: Trace, count: int, seed: int) -> Iterator[int]:
+    """For each block one of `count`."""
+    choose = random.Random(seed).randrange
+    return (choose(count) for _ in range(trace.allocations))

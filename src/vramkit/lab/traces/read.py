@@ -36,12 +36,19 @@ def read_traces(path: Path) -> list[Trace]:
         for start, other in OTHERS.items():
             if content.head.startswith(start):
                 raise content.wrong(f"it is {other}")
-        for start, read in READERS.items():
-            if content.head.startswith(start):
-                return read(content)
-        signs = content.head.startswith((b"+", b"-"))
-        if not signs and (b"\0" in content.head or not content.head.isascii()):
-            raise content.wrong(
-                "neither a trace of vramkit, nor a PyTorch memory snapshot, nor a log of RMM"
-            )
-        return plain.read_plain(content)
+        traces = _reader(content)(content)
+        if not any(trace.allocations for trace in traces):
+            raise content.wrong("nothing was allocated")
+        return traces
+
+
+def _reader(content: Content) -> Callable[[Content], list[Trace]]:
+    for start, read in READERS.items():
+        if content.head.startswith(start):
+            return read
+    signs = content.head.startswith((b"+", b"-"))
+    if not signs and (b"\0" in content.head or not content.head.isascii()):
+        raise content.wrong(
+            "neither a trace of vramkit, nor a PyTorch memory snapshot, nor a log of RMM"
+        )
+    return plain.read_plain

@@ -45,6 +45,8 @@ class Blocks(msgspec.Struct, frozen=True):
     """Bytes and stream, by address, of what was in use when the snapshot was taken."""
     held: int
     """Most bytes that PyTorch's allocator had taken from the driver."""
+    refused: int = 0
+    """Allocations that it could not serve."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -127,7 +129,8 @@ def _blocks(snapshot: Mapping[str, Any], device: int, events: list[dict[str, Any
             column.append(value)
     addresses, sizes, streams, times_us, frees = (column.tobytes() for column in columns)
     held = _most_held(snapshot, device, events)
-    return Blocks(device, addresses, sizes, streams, times_us, frees, living, held)
+    refused = sum(event["action"] == "oom" for event in events)
+    return Blocks(device, addresses, sizes, streams, times_us, frees, living, held, refused)
 
 
 _HELD = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
@@ -204,6 +207,7 @@ def trace_of(name: str, blocks: Blocks) -> Trace:
         else:
             before[address] = size, stream
     builder = TraceBuilder(name, "PyTorch", timed=True, held=blocks.held or None)
+    builder.refused = blocks.refused
     start = min((at_us for _, _, _, at_us, _ in _events(blocks)), default=0) * 1000
     # Another block may have the address later, so the keys of what is left are others.
     left = {("left", at): block for at, block in blocks.living.items() if at not in seen}

@@ -1,0 +1,45 @@
+"""Programs played on a pool without a background thread, so that the same is the same again."""
+
+from __future__ import annotations
+
+from vramkit import Pool
+from vramkit.driver import Device, Driver, Stream
+from vramkit.lab.player import play
+from vramkit.lab.program import Program
+from vramkit.pool import PoolStats
+
+
+class OnPool:
+    """A pool as an allocator. Blocks are freed on the stream that the program says, if any."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.resource = pool
+
+    def allocate(self, size: int, stream: Stream) -> object:
+        return self.resource.malloc(size, stream)
+
+    def free(self, handle: object, size: int, stream: Stream) -> None:
+        assert isinstance(handle, int)
+        self.resource.free(handle, size, stream)
+
+    def address(self, handle: object) -> int:
+        assert isinstance(handle, int)
+        return handle
+
+    def held(self) -> int:
+        return self.resource.reserved_bytes
+
+
+def simulated_card(driver: Driver, gib: int = 140) -> Device:
+    """A fresh one that keeps sizes and times only."""
+    assert driver.sim is not None
+    driver.sim.reset(data=False, checker=False, capacity=f"{gib}GiB")
+    return driver.device()
+
+
+def stats_of(program: Program, device: Device, *, limit: int | None = None) -> PoolStats:
+    """Raises OutOfMemoryError if the program does not come to its end."""
+    with Pool(device=device, background=False, limit=limit) as pool:
+        play(program, OnPool(pool), device)
+        assert pool.check_invariants() == ""
+        return pool.stats()
