@@ -16,7 +16,9 @@ from vramkit.report.blocks import Block
 if TYPE_CHECKING:
     from vramkit.driver import Driver
 
-ENGINES = ("native", "cupy", "cudf")
+ENGINES = ("native", "python", "cupy", "cudf")
+PEERS = ("rmm", "cupy")
+"""Whose allocators are called from Python."""
 QUESTION = (
     "Which allocator is fastest for a program that works on tables, and does it matter? Tables are "
     "filtered, added, sorted, grouped and joined, on one stream and on many, with sizes that stay "
@@ -42,7 +44,8 @@ QUANTITIES = {
 SETTINGS = (
     Setting("scale", 1.0, "rows of all columns, as a part of those of the study", 0.001, 100.0),
     Setting("engine", "installed", "what works on the tables: native is a model without a "
-            "framework, cupy and cudf need a card", choices=("installed", *ENGINES)),
+            "framework in C++, python the same from Python, cupy and cudf need a card",
+            choices=("installed", *ENGINES)),
 )  # fmt: skip
 
 
@@ -89,8 +92,8 @@ class Allocators:
             return measure_memory_limited(case.arm, chosen, lab)
         engine, _, arm = case.arm.partition(" ")
         mutex = arm == MUTEX
-        if engine == "native":
-            return measure_native(case.workload, mutex, chosen, lab, scale)
+        if engine in ("native", "python"):
+            return measure_native(engine, case.workload, mutex, chosen, lab, scale)
         return measure_framework(engine, case.workload, mutex, chosen, lab, scale)
 
     def findings(self, report: Report) -> list[Finding]:
@@ -107,7 +110,12 @@ class Allocators:
 def engines_of(setting: str) -> list[str]:
     if setting != "installed":
         return [setting]
-    return [engine for engine in ENGINES if engine == "native" or find_spec(engine) is not None]
+    needed = {"native": (), "python": PEERS, "cupy": ("cupy",), "cudf": ("cudf",)}
+    return [
+        engine
+        for engine in ENGINES
+        if not needed[engine] or any(find_spec(module) is not None for module in needed[engine])
+    ]
 
 
 def serves(engine: str, workload: Workload) -> bool:
