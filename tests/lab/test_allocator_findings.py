@@ -146,7 +146,8 @@ def test_the_other_direction_is_not_confirmed_and_another_size_only_in_part() ->
         return judged(made(ALLOCATORS, rows))["async is 1.8 % faster in fast churn"].verdict
 
     assert churn(100.0, 110.0) == "not confirmed"
-    assert churn(150.0, 100.0) == "in part"
+    assert churn(105.0, 100.0) == "in part"
+    assert churn(100.0, 98.9) == "confirmed"
     assert churn(101.8, 100.0) == "confirmed"
 
 

@@ -25,8 +25,8 @@ PHASES_TEXT = (
     "Phases 1, 3 and 5 are the first round of 100 allocations, what comes after each is the mean "
     "of 20 more: time of one allocation. Phases 2 and 4 are the mixed rounds, early and late those "
     "of a harder case: time of one call. With a kernel, the time goes on until all is written. "
-    "Allocators of other libraries are called from Python, ours from C++: compare the phases of one "
-    "allocator, not allocators."
+    "Allocators of other libraries are called from Python, ours from C++: compare the phases of "
+    "one allocator, not allocators."
 )
 MEMORY = ("peak_held", "average_held", "over_in_use")
 MIXED = ("mix_2", "mix_4")
