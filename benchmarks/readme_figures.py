@@ -13,6 +13,10 @@ from typing import Any
 import msgspec
 import programs
 
+from vramkit.lab.figures import figure
+from vramkit.lab.result import load
+from vramkit.lab.sharing.cases import H200, MODES, SwitchCase
+
 README = programs.ROOT / "README.md"
 BEGIN = "<!-- From here on written by benchmarks/readme_figures.py -->"
 END = "<!-- Up to here -->"
@@ -128,20 +132,14 @@ def offload() -> list[Line]:
 
 
 def share() -> list[Line]:
-    report = result("sharing_modes_sim.json")
-    found = {
-        switch["mode"]: switch["seconds"]
-        for switch in report["switches"]
-        if switch["profile"] == "h200"
-        and switch["prefetch_evicts"]
-        and switch["room_bytes"] == switch["program_bytes"]
-    }
+    report = load(programs.RESULTS / "sharing_modes_sim.json")
+    found = {mode: figure(report, SwitchCase(H200).case, mode, "switch") for mode in MODES}
     return [
         (
             "share: two programs of 12 GiB change places on a card that holds one",
-            f"{found['swap, both at once']:.2f} s",
+            f"{found['swap']:.2f} s",
             f"page faults: {found['paged']:.2f} s",
-            f"simulated H200, {date(report)}",
+            f"simulated H200, {report.date[:10]}",
         )
     ]
 

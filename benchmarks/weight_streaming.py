@@ -9,9 +9,7 @@ import sys
 import time
 import traceback
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib import import_module
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +24,8 @@ from rows import Row
 from weight_models import MIB, TOKENS
 
 import vramkit
+from vramkit.lab.weights.link import link_rate
+from vramkit.lab.weights.peers import PEERS
 from vramkit.weights import Group, WeightManager
 from vramkit.weights.passes import run_passes
 
@@ -148,7 +148,7 @@ class Bench:
         self.offloaded(model, arguments, resident, compute, nbytes)
         for name, peer in PEERS.items():
             if self.options.peer in (None, name):
-                self.peer(model, arguments, resident, peer)
+                self.peer(model, arguments, resident, name, peer)
 
     def resident(
         self, model: Any, arguments: dict[str, Any], prefix: str = ""
@@ -277,9 +277,9 @@ class Bench:
         model: Any,
         arguments: dict[str, Any],
         resident: dict[str, Any],
+        name: str,
         peer: Callable[[Any], Any],
     ) -> None:
-        name = peer.__name__.partition("_")[0]
         if find_spec(name) is None:
             self.rows.append(Row("all", name, "ms", outcome="not installed"))
             return
@@ -299,58 +299,6 @@ class Bench:
                     self.row(title, name, run)
         except Exception as error:
             self.rows.append(Row("all", name, "ms", error=f"{type(error).__name__}: {error}"))
-
-
-@contextmanager
-def accelerate_offload(model: Any) -> Iterator[None]:
-    """As its documentation says for a model that is in host memory."""
-    accelerate = import_module("accelerate")
-    accelerate.cpu_offload(model, execution_device=0 if torch.cuda.is_available() else "cpu")
-    try:
-        yield
-    finally:
-        import_module("accelerate.hooks").remove_hook_from_module(model, recurse=True)
-
-
-@contextmanager
-def diffusers_offload(model: Any) -> Iterator[None]:
-    """With streams, block by block, and pinned ahead: the setting that its documentation advises
-    for speed. It cannot be undone, so it comes last."""
-    hooks = import_module("diffusers.hooks")
-    hooks.apply_group_offloading(
-        model,
-        onload_device=torch.device("cuda"),
-        offload_device=torch.device("cpu"),
-        offload_type="block_level",
-        num_blocks_per_group=1,
-        use_stream=True,
-        record_stream=True,
-        low_cpu_mem_usage=False,
-    )
-    yield
-
-
-PEERS = {"accelerate": accelerate_offload, "diffusers": diffusers_offload}
-
-
-def link_rate(device: Any, nbytes: int = 1 << 30) -> float:
-    """Bytes a second of pinned copies in chunks of 64 MiB: the bound's link."""
-    with (
-        device.alloc(nbytes) as target,
-        device.alloc_pinned(nbytes) as source,
-        device.stream() as stream,
-        device.event() as begin,
-        device.event() as end,
-    ):
-        best = 0.0
-        for _ in range(4):
-            begin.record(stream)
-            for offset in range(0, nbytes, 64 * MIB):
-                device.copy(target.at(offset, 64 * MIB), source.at(offset, 64 * MIB), stream=stream)
-            end.record(stream)
-            end.synchronize()
-            best = max(best, nbytes / end.elapsed_since(begin))
-        return best
 
 
 def memory_kib(field: str) -> int:

@@ -22,5 +22,6 @@ void bind_checked_allocator(nanobind::module_& module);
 void bind_weights(nanobind::module_& module);
 void bind_packing(nanobind::module_& module);
 void bind_lab(nanobind::module_& module);
+void bind_sharing_cases(nanobind::module_& module);
 
 }  // namespace vramkit

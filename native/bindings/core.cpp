@@ -29,4 +29,5 @@ NB_MODULE(_core, module) {
     vramkit::bind_weights(module);
     vramkit::bind_packing(module);
     vramkit::bind_lab(module);
+    vramkit::bind_sharing_cases(module);
 }

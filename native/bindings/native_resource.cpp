@@ -16,9 +16,7 @@ namespace nb = nanobind;
 
 namespace vramkit {
 
-namespace {
-
-[[noreturn]] void raise_failure(const Driver& driver, const Failure& why, const char* call) {
+void raise_failure(const Driver& driver, const Failure& why, const char* call) {
     switch (why.kind) {
         case Failure::Kind::bad_value:
             throw nb::value_error(why.message.c_str());
@@ -36,8 +34,6 @@ namespace {
     }
     throw std::runtime_error(why.message.empty() ? std::string(call) + " failed" : why.message);
 }
-
-}  // namespace
 
 uint64_t positive(nb::handle number, const char* what) {
     static const std::string allowed = "an integer from 1 to " + std::to_string(kLargestRequest);

@@ -21,6 +21,8 @@ namespace vramkit {
 uint64_t positive(nanobind::handle number, const char* what);
 // An address from Python; 0, which is never valid, for an integer out of range. Raises TypeError.
 uint64_t pointer(nanobind::handle number);
+// Raises the exception for a failure; `call` is the Python name of what failed.
+[[noreturn]] void raise_failure(const Driver& driver, const Failure& why, const char* call);
 
 // Something of the engine that belongs to a device and to an epoch of its driver.
 class NativeObject {

@@ -22,7 +22,11 @@ using namespace std::chrono_literals;
 constexpr auto kAnswerPatience = 2s;   // for the daemon's first answer
 constexpr auto kWelcomePatience = 5s;  // for any
 constexpr auto kLeavePatience = 5s;    // for the agent's own thread
-constexpr auto kConnectAgain = 500ms;
+constexpr auto kConnectAgain = 100ms;
+constexpr auto kHelpAgain = 500ms;
+// A daemon that is started again is mostly there before that, and nothing has moved meanwhile. It
+// is awaited by who had a connection for as long.
+constexpr auto kHelpAfter = 1s;
 
 std::uint64_t start_ticks() {
     char text[1024];
@@ -164,7 +168,7 @@ void Agent::run() {
 void Agent::go_on() {
     if (!connected_.load() && !connect()) {
         let_go();
-        help_itself();
+        help_itself_in_time();
         std::this_thread::sleep_for(kConnectAgain);
         return;
     }
@@ -174,9 +178,11 @@ void Agent::go_on() {
     if (greeted) announce();
     const bool mute = !greeted && Clock::now() >= connected_at_ + kWelcomePatience;
     if (mute || !connection_.receive(patience_ns())) {
+        const auto now = Clock::now();
+        if (greeted && now >= connected_at_ + kHelpAfter) next_help_ = now + kHelpAfter;
         lost();
         std::this_thread::sleep_for(kConnectAgain);
-        help_itself();
+        help_itself_in_time();
         return;
     }
     hear_all();
@@ -241,6 +247,12 @@ void Agent::lost() {
     }
     if (phase_ == Phase::stopping) open_gate();
     changed_.notify_all();
+}
+
+void Agent::help_itself_in_time() {
+    if (Clock::now() < next_help_) return;
+    help_itself();
+    next_help_ = Clock::now() + kHelpAgain;
 }
 
 void Agent::help_itself() {

@@ -45,6 +45,11 @@ class Agent {
     bool idle();
     bool lease(bool begins);
 
+    // The process ends in good order: says so, without waiting for anything.
+    void leave() {
+        if (connected_.load()) connection_.send_at_once(wire::leaving_message{});
+    }
+
     // Others wait for the card at times, or soon will: it must be quiet soon after a stop.
     bool expects_turns() const { return expects_turns_.load(std::memory_order_relaxed); }
 
@@ -86,6 +91,7 @@ class Agent {
     void lost();
     // Without a daemon: who waits gets in as soon as the card has room.
     void help_itself();
+    void help_itself_in_time();
     void announce();
     void hear_all();
     bool hear(const wire::Frame& frame);
@@ -145,7 +151,7 @@ class Agent {
     std::uint64_t asked_ = 0;                    // whether all work is done, so many times
     std::atomic<std::uint64_t> quiet_since_{0};  // for which of them the answer was yes
     Worker preparer_;
-    Clock::time_point next_tick_{}, connected_at_{};
+    Clock::time_point next_tick_{}, connected_at_{}, next_help_{};
     unsigned attempts_ = 0, next_retreat_ = 3;  // without a daemon
     std::minstd_rand random_{static_cast<unsigned>(getpid())};
     std::uint64_t launches_ = 0;

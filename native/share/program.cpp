@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <thread>
 
 #include "base/host_memory.h"
@@ -22,6 +23,12 @@ constexpr std::uint64_t kLoggedSwaps = 16;  // of the self-test; of more, whenev
 
 std::atomic<Program*> Program::made_{nullptr};
 
+// Calls may still come after it: what was made stays as it is.
+void Program::at_exit() {
+    const Program* const made = made_.load(std::memory_order_acquire);
+    if (made != nullptr && made->agent_ != nullptr && !made->forked()) made->agent_->leave();
+}
+
 Program& Program::start(const gate::Beneath& beneath) {
     Program* known = made_.load(std::memory_order_acquire);
     if (known != nullptr) return *known;
@@ -31,6 +38,7 @@ Program& Program::start(const gate::Beneath& beneath) {
         return *known;
     }
     pthread_atfork(nullptr, nullptr, &in_forked_child);
+    std::atexit(&at_exit);
     return *program.release();
 }
 

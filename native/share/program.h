@@ -113,6 +113,7 @@ class Program {
     Card* card_where(Test test);
     bool any_capture();
     static void in_forked_child();
+    static void at_exit();
     Brought wait_for_turn(Failure& why);
     void wait_for_room();
     Brought bring_locked(Failure& why);  // with moving_

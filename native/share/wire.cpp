@@ -72,8 +72,13 @@ bool Connection::is_still_ours() const {
            status.st_ino == inode_;
 }
 
-bool Connection::send(std::uint16_t number, const void* fields, std::size_t bytes) {
-    const std::lock_guard guard(sending_);
+bool Connection::send(std::uint16_t number, const void* fields, std::size_t bytes, bool may_wait) {
+    std::unique_lock guard(sending_, std::defer_lock);
+    if (may_wait) {
+        guard.lock();
+    } else if (!guard.try_lock()) {
+        return false;
+    }
     if (!is_still_ours()) return false;
     char frame[kLargestFrame];
     const Header header{static_cast<u32>(sizeof(Header) + bytes), number, 0};
@@ -81,7 +86,8 @@ bool Connection::send(std::uint16_t number, const void* fields, std::size_t byte
     std::memcpy(frame + sizeof header, fields, bytes);
     std::size_t sent = 0;
     while (sent < header.length) {
-        const ssize_t now = ::send(socket_, frame + sent, header.length - sent, MSG_NOSIGNAL);
+        const int flags = MSG_NOSIGNAL | (may_wait ? 0 : MSG_DONTWAIT);
+        const ssize_t now = ::send(socket_, frame + sent, header.length - sent, flags);
         if (now < 0 && errno == EINTR) continue;
         if (now <= 0) {
             // Half a frame may have gone: nothing that follows could be understood.

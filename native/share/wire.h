@@ -101,7 +101,14 @@ class Connection {
 
     template <class Message>
     bool send(const Message& message) {
-        return send(Message::kNumber, &message, std::is_empty_v<Message> ? 0 : sizeof message);
+        return send(Message::kNumber, &message, std::is_empty_v<Message> ? 0 : sizeof message,
+                    true);
+    }
+    // False also if that would have to wait, for another thread or for the daemon to read.
+    template <class Message>
+    bool send_at_once(const Message& message) {
+        return send(Message::kNumber, &message, std::is_empty_v<Message> ? 0 : sizeof message,
+                    false);
     }
     // Waits until something comes or the time is over, and takes what came. False: the connection
     // is lost.
@@ -111,7 +118,7 @@ class Connection {
     int next_descriptor();
 
   private:
-    bool send(std::uint16_t number, const void* fields, std::size_t bytes);
+    bool send(std::uint16_t number, const void* fields, std::size_t bytes, bool may_wait);
     // Programs that close all descriptors may close ours, and open files of their own by its
     // number.
     bool is_still_ours() const;

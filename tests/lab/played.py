@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 from vramkit import Pool
-from vramkit.driver import Device, Driver, Stream
+from vramkit.driver import Device, Driver
 from vramkit.lab.player import play
 from vramkit.lab.program import Program
 from vramkit.pool import PoolStats
 
-
-class OnPool:
-    """A pool as an allocator. Blocks are freed on the stream that the program says, if any."""
-
-    def __init__(self, pool: Pool) -> None:
-        self.resource = pool
-
-    def allocate(self, size: int, stream: Stream) -> object:
-        return self.resource.malloc(size, stream)
-
-    def free(self, handle: object, size: int, stream: Stream) -> None:
-        assert isinstance(handle, int)
-        self.resource.free(handle, size, stream)
-
-    def address(self, handle: object) -> int:
-        assert isinstance(handle, int)
-        return handle
-
-    def held(self) -> int:
-        return self.resource.reserved_bytes
+from .support import Plain
 
 
 def simulated_card(driver: Driver, gib: int = 140) -> Device:
@@ -40,6 +21,6 @@ def simulated_card(driver: Driver, gib: int = 140) -> Device:
 def stats_of(program: Program, device: Device, *, limit: int | None = None) -> PoolStats:
     """Raises OutOfMemoryError if the program does not come to its end."""
     with Pool(device=device, background=False, limit=limit) as pool:
-        play(program, OnPool(pool), device)
+        play(program, Plain(pool), device)
         assert pool.check_invariants() == ""
         return pool.stats()

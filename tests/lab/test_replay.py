@@ -10,7 +10,7 @@ import pytest
 from vramkit import Pool
 from vramkit.cli import main
 from vramkit.driver import Driver, OutOfMemoryError
-from vramkit.lab.experiment import Unmeasured
+from vramkit.lab.experiment import Measured, Unmeasured
 from vramkit.lab.player import play
 from vramkit.lab.program import Program, ProgramBuilder
 from vramkit.lab.replay import REPLAY
@@ -20,10 +20,12 @@ from vramkit.lab.replay.watched import MOST_POINTS, Watched
 from vramkit.lab.result import Report, Row
 from vramkit.lab.subjects import SUBJECTS
 from vramkit.lab.traces import TraceError
+from vramkit.lab.worker import checked
 from vramkit.report.blocks import LineChart, MemoryMap, Table, Text
 
-from .played import OnPool, simulated_card
+from .played import simulated_card
 from .runs import report
+from .support import Plain
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -200,12 +202,12 @@ def test_what_is_watched_is_what_happened(driver: Driver) -> None:
     device = simulated_card(driver, 1)
     looks: list[int] = []
     with Pool(device=device, background=False) as pool:
-        first = Watched(OnPool(pool))
+        first = Watched(Plain(pool))
         play(program, first, device, measure="memory")
         at = first.peak_at()
     assert at == 1001
     with Pool(device=device, background=False) as pool:
-        second = Watched(OnPool(pool), at, lambda: looks.append(pool.stats().current_usage))
+        second = Watched(Plain(pool), at, lambda: looks.append(pool.stats().current_usage))
         play(program, second, device, measure="memory")
     assert looks == [64 * MIB]
     series = first.series()
@@ -213,7 +215,7 @@ def test_what_is_watched_is_what_happened(driver: Driver) -> None:
     assert series["event"][-1] == 1003  # asked once more at the end
     assert max(series["in_use"]) == 64 * MIB  # one event of a thousand
     assert max(series["held"]) >= 64 * MIB
-    assert Watched(OnPool(pool)).series() == {"event": [], "in_use": [], "held": []}
+    assert Watched(Plain(pool)).series() == {"event": [], "in_use": [], "held": []}
 
 
 def test_the_smallest_card_is_found(driver: Driver) -> None:
@@ -243,6 +245,13 @@ def test_a_program_for_no_card_is_out_of_memory(
 def test_peers_are_not_asked_for_simulated_cards(driver: Driver) -> None:
     with pytest.raises(Unmeasured, match="cards of other sizes are simulated ones: RMM runs on"):
         Cards.beside(driver).fits(steady(MIB), SUBJECTS["rmm_pool"], GIB)
+
+
+def test_a_series_that_is_not_finite_is_no_result() -> None:
+    with pytest.raises(ValueError, match="the series held has a value that is not finite"):
+        checked(REPLAY, Measured({"held": 1.0}, {"held": [1.0, float("nan")]}))
+    found = checked(REPLAY, Measured({"held": 1}, {"held": [2.0]}, [Text("about")]))
+    assert found == Measured({"held": 1.0}, {"held": [2.0]}, [Text("about")])
 
 
 # What it says, from figures made by hand

@@ -1,58 +1,88 @@
-// The figures of docs/sharing-model.md, on the virtual clock. The benchmark's gpu.h, not that of
-// the tests, comes first here.
+// The figures of docs/sharing-model.md, on the virtual clock.
 #include <cmath>
-#include <cstring>
+#include <memory>
 #include <string>
-#include <vector>
 
-#include "sharing_modes.h"
+#include "gpu.h"
+#include "lab/sharing_cases.h"
 #include "testing.h"
 
 namespace {
 
-using namespace bench;
-using namespace bench::sharing;
+using namespace vramkit;
+using lab::Mode;
 
+constexpr std::uint64_t MiB = 1 << 20;
+constexpr std::uint64_t GiB = 1024 * MiB;
 constexpr std::uint64_t kProgram = 12 * GiB;
 constexpr double kKernel = 12.884901888 / 332;  // seconds of one launch, by the study's memory
 
-// A simulated card of its own for each question; the checker must have nothing to say.
+struct Machine {
+    std::string profile = "memory-sharing";
+    // Whether a prefetch to a full card evicts, as documented, or does nothing.
+    bool prefetch_evicts = true;
+};
+
+std::string profile_of(const Machine& machine) {
+    if (machine.prefetch_evicts) return machine.profile;
+    static const gpu::Folder folder;
+    const auto file = folder.path / "full.toml";
+    std::ofstream(file) << "name = \"full\"\nextends = \"" << machine.profile
+                        << "\"\n[managed]\nprefetch_evicts = 0\n";
+    return file.string();
+}
+
+// Two programs on a simulated card of their own, which holds one of them, 2 MiB and `more`. The
+// checker must have nothing to say.
 class Card {
   public:
-    explicit Card(const std::string& settings) : gpu(options(settings)) {}
+    Card(const Machine& machine, Mode mode, std::uint64_t program = kProgram,
+         std::uint64_t more = 0) {
+        const std::uint64_t capacity = lab::footprint(program) + 2 * MiB + more;
+        gpu::reset("profile=" + profile_of(machine) +
+                   ",clock=virtual,checker=on,data=off,capacity=" + std::to_string(capacity / MiB) +
+                   "MiB");
+        const CUcontext context = gpu::use_device();
+        int multiprocessors = 0;
+        CHECK_EQUAL(gpu::cu().cuDeviceGetAttribute(&multiprocessors,
+                                                   CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0),
+                    CUDA_SUCCESS);
+        const lab::AddingCard card{gpu::driver(), context, 0, gpu::kernel("vk_add"),
+                                   static_cast<unsigned>(multiprocessors) * 8};
+        Failure why;
+        programs = lab::TwoPrograms::open(card, mode, program, more, why);
+        if (programs == nullptr) testing::note(false, __FILE__, __LINE__, why.message);
+        REQUIRE(programs != nullptr);
+    }
     ~Card() {
-        const auto reports =
-            detail::control<std::size_t (*)(char*, std::size_t)>(gpu.driver(), "simReports");
-        std::vector<char> text(reports(nullptr, 0) + 1);
-        reports(text.data(), text.size());
-        CHECK_EQUAL(std::string(text.data()), "[]");
+        programs.reset();
+        CHECK_EQUAL(gpu::text_of(gpu::sim().reports), "[]");
     }
-    Gpu gpu;
 
-  private:
-    static GpuOptions options(const std::string& settings) {
-        GpuOptions options;
-        options.simulated = true;
-        options.library = VRAMKIT_SIM_PATH;
-        options.settings = settings;
-        options.kernels = VRAMKIT_KERNELS;
-        return options;
+    double switch_seconds(int winner, bool empty = false) {
+        lab::Switch measured;
+        Failure why;
+        CHECK(lab::one_switch(*programs, winner, empty, measured, why));
+        return measured.seconds();
     }
+
+    std::unique_ptr<lab::TwoPrograms> programs;
 };
 
 // As in the table: the second switch, when all has been on the host before.
 double switch_seconds(const Machine& machine, Mode mode, std::uint64_t more = 0) {
-    const Card card(settings(machine, kProgram, more));
-    Pair pair(card.gpu, mode, kProgram, more);
-    pair.switch_seconds(0);
-    return pair.switch_seconds(1);
+    Card card(machine, mode, kProgram, more);
+    card.switch_seconds(0);
+    return card.switch_seconds(1);
 }
 
 double share(Mode mode, std::uint64_t program, double quantum, int window) {
-    const Card card(settings(Machine{}, program));
-    Pair pair(card.gpu, mode, program);
-    const double kernel = static_cast<double>(3 * array_bytes(program)) / 332e9;
-    return 100 * take_turns(pair, 10, quantum, window, kernel).share();
+    const Card card(Machine{}, mode, program);
+    lab::Turns taken;
+    Failure why;
+    CHECK(lab::take_turns(*card.programs, 10, quantum, window, taken, why));
+    const double kernel = static_cast<double>(3 * lab::array_bytes(program)) / 332e9;
+    return 100 * static_cast<double>(taken.launches) * kernel / taken.seconds;
 }
 
 // To the last digit printed.
@@ -73,13 +103,9 @@ TEST(paging_in_takes_fifteen_microseconds_for_each_of_three_million_pages) {
 }
 
 TEST(a_prefetch_into_an_empty_card_takes_one_copy) {
-    const Card card(settings(Machine{}, kProgram));
-    Pair pair(card.gpu, Mode::prefetch, kProgram);
-    for (const int each : {0, 1}) pair.send_home(each);
-    const double begin = pair.seconds();
-    pair.switch_to(0);
-    check_seconds(pair.seconds() - begin, 12.884901888 / 16);
-    check_seconds(pair.seconds() - begin, 0.8053);
+    const double seconds = Card(Machine{}, Mode::prefetch).switch_seconds(0, true);
+    check_seconds(seconds, 12.884901888 / 16);
+    check_seconds(seconds, 0.8053);
 }
 
 TEST(a_prefetch_to_a_full_card_evicts_beside_or_does_nothing) {
@@ -128,4 +154,29 @@ TEST(moving_in_bulk_leaves_nearly_all_of_thirty_seconds) {
     check_percent(share(Mode::swap, kProgram, 30, 1), 97.01);
     check_percent(share(Mode::swap, kProgram, 2, 32), 58.17);
     check_percent(share(Mode::swap, 1 * GiB, 30, 32), 99.69);
+}
+
+TEST(two_programs_need_a_mode_that_exists_and_three_arrays) {
+    CHECK(lab::mode_of("swap") == Mode::swap);
+    CHECK(!lab::mode_of("swapping").has_value());
+    gpu::reset("clock=virtual");
+    const lab::AddingCard card{gpu::driver(), gpu::use_device(), 0, gpu::kernel("vk_add"), 1};
+    Failure why;
+    CHECK(lab::TwoPrograms::open(card, Mode::swap, 4096, 0, why) == nullptr);
+    CHECK(why.message.find("4096") != std::string::npos);
+}
+
+// Every call on the way fails once: a failure, nothing left on the card, and no report.
+TEST(a_driver_call_that_fails_ends_a_case_with_its_name) {
+    for (const Mode mode : {Mode::prefetch_both, Mode::swap}) {
+        for (const char* call : {"cuStreamSynchronize", "cuLaunchKernel"}) {
+            Card card(Machine{}, mode, 64 * MiB);
+            gpu::sim().inject(call, 2, 1, CUDA_ERROR_UNKNOWN, 0);
+            lab::Switch measured;
+            Failure why;
+            CHECK(!lab::one_switch(*card.programs, 0, false, measured, why));
+            CHECK_EQUAL(std::string(why.call), call);
+            gpu::sim().clear_faults();
+        }
+    }
 }

@@ -114,6 +114,11 @@ class FakeClient:
         if self.connected:
             self.lost()
 
+    def leave(self) -> None:
+        """Ends in good order; its process goes on for a while."""
+        self.say(protocol.Leaving())
+        self.close()
+
     def bye(self) -> None:
         self.resident = self.swapped = self.unused = 0
         self.say(protocol.Bye())

@@ -117,6 +117,28 @@ def test_memory_of_a_program_that_ended_is_free(daemon: Running, clients: MakeCl
     assert free(daemon) == 22 * GIB
 
 
+@pytest.mark.parametrize("patience", ["1h", "0.1"])
+def test_nobody_is_called_blocked_by_a_program_that_ends(
+    daemon: Running, clients: MakeClient, patience: str
+) -> None:
+    """It keeps what it holds until its process has ended. One that does not end, as the test's, is
+    awaited for as long as patience lasts."""
+    daemon.configure(patience=patience)
+    ends, waits = clients(), clients()
+    ends.start(12 * GIB)
+    until(lambda: ends.running_said, [ends])
+    ends.leave()
+    until(lambda: status(daemon.path).programs[0].state == "ending", [])
+    assert free(daemon) == 10 * GIB
+    waits.start(12 * GIB)
+    until(lambda: status(daemon.path).programs[1].state == "waiting", [waits])
+    if patience == "0.1":
+        until(lambda: status(daemon.path).programs[1].blocked, [waits])
+    else:
+        assert not status(daemon.path).programs[1].blocked
+        assert status(daemon.path).programs[1].messages == []
+
+
 def test_limits_are_told_and_told_again(daemon: Running, clients: MakeClient) -> None:
     limited, other = clients(limit=6 * GIB), clients()
     assert (limited.budget, limited.told_limit) == (22 * GIB, 6 * GIB)  # 24 less the reserve
@@ -151,7 +173,9 @@ def test_memory_of_a_returning_program_is_nobody_elses(
     client.lost()
     until(lambda: status(daemon.path).programs[0].state == "lost", [])
     with raw(daemon.path) as sock:
-        sock.sendall(encode(protocol.Hello(1, 1, client.ticks, 1000, 0, 0, 0, "back")))
+        sock.sendall(
+            encode(protocol.Hello(protocol.VERSION, 1, client.ticks, 1000, 0, 0, 0, "back"))
+        )
         until(lambda: status(daemon.path).programs[-1].name == "back", [other])
         other.start(20 * GIB)
         until(
@@ -172,7 +196,7 @@ def test_a_process_that_executes_another_program_has_no_memory_any_more(
     client.lost()
     until(lambda: status(daemon.path).programs[0].state == "lost", [])
     with raw(daemon.path) as sock:
-        hello = protocol.Hello(1, 1, client.ticks, 1000, 0, 0, 0, "another")
+        hello = protocol.Hello(protocol.VERSION, 1, client.ticks, 1000, 0, 0, 0, "another")
         sock.sendall(encode(hello) + encode(protocol.Want(0)))
         until(lambda: free(daemon) == 22 * GIB, [])
 
@@ -209,7 +233,7 @@ def answer(sock: socket.socket) -> str:
     return " ".join(texts)
 
 
-HELLO = protocol.Hello(1, os.getpid(), 7, 1000, 0, 0, 0, "raw")
+HELLO = protocol.Hello(protocol.VERSION, os.getpid(), 7, 1000, 0, 0, 0, "raw")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +242,7 @@ HELLO = protocol.Hello(1, os.getpid(), 7, 1000, 0, 0, 0, "raw")
         (b"\xff" * 64, "no message 65535"),
         (encode(protocol.Want(0)), "want comes before hello"),
         (encode(HELLO) * 2, "hello is not allowed here"),
-        (encode(protocol.Hello(2, 1, 7, 1000, 0, 0, 0, "")), "speaks version 1"),
+        (encode(protocol.Hello(1, 1, 7, 1000, 0, 0, 0, "")), f"speaks version {protocol.VERSION}"),
         (encode(HELLO) + encode(protocol.Stopped(5)), ""),
         (encode(HELLO) + encode(protocol.Need(3, 5)), "card 3 was not named"),
         (encode(HELLO) + encode(protocol.Device(CARD, 1 << 30, 0)) * 2, "has an account"),

@@ -7,7 +7,9 @@ import signal
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,26 @@ def test_a_daemon_that_is_killed(
         assert each.process.returncode == 0
     if again:
         until(lambda: machine.status().cards[0].held == 0, machine.status)
+
+
+def test_a_daemon_is_awaited_before_anybody_moves(machine: Machine) -> None:
+    """A second, by the log of a program that waited and had been connected for so long."""
+    machine.start_daemon()
+    both = [machine.start("rounds", 40, ENDLESS) for _ in range(2)]
+    for each in both:
+        machine.until(each, lambda status: status.turns)
+    connected = time.monotonic()
+    until(lambda: time.monotonic() > connected + 1.2)
+    machine.kill_daemon()
+    # One of the two had no turn, and makes room or finds it.
+    until(lambda: any("no daemon" in each.log for each in both), lambda: [e.log for e in both])
+    (waited, *_) = (each for each in both if "no daemon" in each.log)
+    lost, helps = (
+        datetime.fromisoformat(line.partition(" [")[0])
+        for said in ("the connection with the daemon is lost", "no daemon")
+        for line in [next(line for line in waited.log.splitlines() if said in line)]
+    )
+    assert (helps - lost).total_seconds() >= 0.99
 
 
 def test_a_socket_that_is_removed(machine: Machine, natively: Natively) -> None:

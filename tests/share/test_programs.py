@@ -151,6 +151,36 @@ def test_memory_in_use_at_the_end_comes_back(
     assert machine.start("rounds", 56, 1).done().output == natively("rounds", 56, 1)
 
 
+def test_a_normal_end_is_no_loss(machine: Machine, natively: Natively) -> None:
+    """Nor is one that waits for its memory called blocked, or is left waiting."""
+    machine.start_daemon(quantum="0.05")
+    both = [machine.start("rounds", 40, ROUNDS) for _ in range(2)]
+    for each in both:
+        assert each.done().output == natively("rounds", 40, ROUNDS)
+    until(lambda: machine.daemon_log.count("gone") == 2, lambda: machine.daemon_log)
+    assert "lost" not in machine.daemon_log
+    assert "does not become free" not in machine.daemon_log
+
+
+def test_a_program_that_ends_at_once_blocks_nobody(machine: Machine, natively: Natively) -> None:
+    """By _exit(), with its memory in use: it could say nothing."""
+    machine.start_daemon(quantum="0.05")
+    both = [machine.start("leaves", 40, ROUNDS) for _ in range(2)]
+    for each in both:
+        assert each.done().output == natively("leaves", 40, ROUNDS)
+    until(lambda: machine.daemon_log.count("gone") == 2, lambda: machine.daemon_log)
+    assert "does not become free" not in machine.daemon_log
+
+
+def test_a_forked_child_does_not_end_its_parent(machine: Machine, natively: Natively) -> None:
+    """And the parent's own end is no loss either."""
+    machine.start_daemon()
+    program = machine.start("fork_after", 15)
+    assert program.done().output == natively("fork_after", 15)
+    until(lambda: "gone" in machine.daemon_log, lambda: machine.daemon_log)
+    assert machine.daemon_log.count("client ") == 2  # it came, and it went
+
+
 def test_resets_beside_another(machine: Machine, natively: Natively) -> None:
     """What was held for the context that is gone goes to the other program."""
     machine.start_daemon()

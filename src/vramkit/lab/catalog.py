@@ -8,8 +8,11 @@ from typing import cast
 from vramkit.lab.allocators import ALLOCATORS
 from vramkit.lab.experiment import Experiment
 from vramkit.lab.fragmentation import FRAGMENTATION
+from vramkit.lab.sharing import SHARING
+from vramkit.lab.weights import SWEEP, WEIGHTS
 
-EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in (ALLOCATORS, FRAGMENTATION)}
+_ALL: tuple[Experiment, ...] = (ALLOCATORS, FRAGMENTATION, WEIGHTS, SWEEP, SHARING)
+EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in _ALL}
 
 
 def find(name: str) -> Experiment:

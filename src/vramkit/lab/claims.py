@@ -43,6 +43,11 @@ class Claim:
         return Judged("cannot be said here", f"simulated: {found.figures}", found.rule)
 
 
+def settled(text: str, figures: str, verdict: Verdict, rule: str) -> Claim:
+    """A claim that was judged already, by figures that repeat exactly."""
+    return Claim(text, lambda report: Judged(verdict, figures, rule), of_times=False)
+
+
 NOT_MEASURED = Judged("cannot be said here", "not measured")
 
 

@@ -10,14 +10,14 @@ import gc
 import os
 import threading
 from array import array
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vramkit import _core
 from vramkit.driver import OutOfMemoryError, Stream
-from vramkit.lab.clock import Clock, clock_of
+from vramkit.lab.clock import clock_of
+from vramkit.lab.meeting import Meeting, Meter, Mutex, Stopped
 from vramkit.lab.played import Measure, Played, Section
 from vramkit.lab.program import OWN_STREAM, Op, Program
 
@@ -31,10 +31,6 @@ FILL = 0xA5
 # Plain numbers: a comparison with a member of an enum costs 30 ns more, and each step has several.
 ALLOCATE, FREE, TOUCH, KERNEL, RECORD, WAIT, WAIT_FOR_EVENT, WAIT_FOR_STREAM, *_ = map(int, Op)
 LOCK, UNLOCK, SECTION = int(Op.LOCK), int(Op.UNLOCK), int(Op.SECTION)
-
-
-class _Stopped(Exception):
-    """Another thread has failed."""
 
 
 class PythonPlayer:
@@ -55,12 +51,12 @@ class PythonPlayer:
         self._device = device
         self._raw_streams = raw_streams
         self._clock = clock_of(device.driver)
-        self._meter = _Meter(allocator.held) if measure == "memory" else None
+        self._meter = Meter(allocator.held) if measure == "memory" else None
         self._handles: list[object] = [None] * program.allocations
         self._own: list[Stream | None] = [None] * program.allocations
         begin = (lambda now: None) if self._meter is None else self._meter.begin
-        self._meeting = _Meeting(program, self._clock, begin)
-        self._mutex = _Mutex(self._clock)
+        self._meeting = Meeting(program, self._clock, begin)
+        self._mutex = Mutex(self._clock)
         self._sums = [[_Sums() for _ in program.sections] for _ in range(program.thread_count)]
         self._failures: list[BaseException] = []
 
@@ -121,7 +117,7 @@ class PythonPlayer:
             self._meeting.meet(0)
             self._walk(number)
             self._meeting.meet(0)
-        except _Stopped:
+        except Stopped:
             pass
         except BaseException as error:
             self._failures.append(error)
@@ -148,7 +144,7 @@ class PythonPlayer:
         try:
             for step, sync, slot in zip(*of_thread, strict=True):
                 if meeting.stopped:
-                    raise _Stopped
+                    raise Stopped
                 if sync > 1:
                     if in_turns:
                         meeting.wait_for_turn(step)
@@ -215,7 +211,7 @@ class PythonPlayer:
                         meeting.give_turn(step + 1)
                     else:
                         meeting.tell(slot)
-        except _Stopped:
+        except Stopped:
             raise
         except Exception as error:
             raise at_step(error, program, step) from error.__cause__
@@ -277,153 +273,6 @@ class _Sums:
     def __init__(self) -> None:
         self.allocate_ns = self.free_ns = self.launch_ns = self.wait_ns = 0.0
         self.allocations = self.frees = self.launches = 0
-
-
-_NEVER = (0, 0.0)
-
-
-class _Meeting:
-    """Where the threads of a play wait for one another, and take over each other's time."""
-
-    def __init__(self, program: Program, clock: Clock, begin: Callable[[float], None]) -> None:
-        self._clock = clock
-        self._begin = begin
-        self._threads = program.thread_count
-        self._changed = threading.Condition()
-        self.stopped = False
-        self._turn = 0
-        self._turns: dict[int, threading.Lock] = {}
-        """Of those who wait for theirs, by step: only the next one is to wake up."""
-        self._told: dict[int, tuple[int, float]] = {}
-        self._arrived = 0
-        self._latest = clock.now()  # no thread begins before the one that starts them
-        self._round = 0
-        self._section = 0
-        self.walls = [0.0] * len(program.sections)
-        self.moment = 0.0
-        """When the threads met last."""
-
-    def stop(self) -> None:
-        with self._changed:
-            self.stopped = True
-            self._changed.notify_all()
-            for turn in self._turns.values():
-                turn.release()
-            self._turns.clear()
-
-    def meet(self, section: int) -> None:
-        """All threads wait for the last one. What follows counts for the section."""
-        with self._changed:
-            self._latest = max(self._latest, self._clock.now())
-            self._arrived += 1
-            if self._arrived < self._threads:
-                this = self._round
-                self._until(lambda: self._round != this)
-            else:
-                if self._round > 0:
-                    self.walls[self._section] += self._latest - self.moment
-                else:
-                    self._begin(self._latest)
-                self.moment, self._section = self._latest, section
-                self._arrived = 0
-                self._round += 1
-                self._changed.notify_all()
-            self._clock.catch_up(self.moment)
-
-    def wait_for_turn(self, step: int) -> None:
-        with self._changed:
-            turn = None
-            if self._turn != step and not self.stopped:
-                turn = self._turns[step] = threading.Lock()
-                turn.acquire()
-        if turn is not None:
-            turn.acquire()
-        if self.stopped:
-            raise _Stopped
-        self._clock.catch_up(self._latest)
-
-    def give_turn(self, step: int) -> None:
-        """To the thread whose step comes next."""
-        with self._changed:
-            self._latest = max(self._latest, self._clock.now())
-            self._turn = step
-            if turn := self._turns.pop(step, None):
-                turn.release()
-
-    def wait_for(self, slot: int, count: int) -> None:
-        """Until the block or event was told of so often."""
-        with self._changed:
-            self._until(lambda: self._told.get(slot, _NEVER)[0] >= count)
-            self._clock.catch_up(self._told.get(slot, _NEVER)[1])
-
-    def tell(self, slot: int) -> None:
-        with self._changed:
-            count, moment = self._told.get(slot, _NEVER)
-            self._told[slot] = count + 1, max(moment, self._clock.now())
-            self._changed.notify_all()
-
-    def _until(self, reached: Callable[[], bool]) -> None:
-        self._changed.wait_for(lambda: self.stopped or reached())
-        if self.stopped:
-            raise _Stopped
-
-
-class _Mutex:
-    """The mutex of a program; who gets it takes over the time of who had it."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._left = 0.0
-
-    def lock(self) -> None:
-        self._lock.acquire()
-        self._clock.catch_up(self._left)
-
-    def unlock(self) -> None:
-        self._left = self._clock.now()
-        self._lock.release()
-
-
-class _Meter:
-    """Bytes in use and held, over time."""
-
-    def __init__(self, held: Callable[[], int | None]) -> None:
-        self._held = held
-        self._lock = threading.Lock()
-        self._in_use = 0
-        self.peak_in_use = 0
-        self._peak = 0
-        self._area = 0.0
-        self._begun = self._at = 0.0
-        self._last: int | None = None
-
-    def begin(self, now: float) -> None:
-        with self._lock:
-            self._begun = self._at = now
-            self._read(now)
-
-    def note(self, now: float, change: int) -> None:
-        with self._lock:
-            self._in_use += change
-            self.peak_in_use = max(self.peak_in_use, self._in_use)
-            self._read(now)
-
-    def finish(self, now: float) -> tuple[int | None, float | None, int | None]:
-        """Peak, average and end."""
-        self._read(now)
-        if self._last is None:
-            return None, None, None
-        passed = self._at - self._begun
-        return self._peak, self._area / passed if passed else float(self._last), self._last
-
-    def _read(self, now: float) -> None:
-        if self._last is not None and now > self._at:
-            self._area += self._last * (now - self._at)
-        self._at = max(self._at, now)
-        self._last = self._held()
-        if self._last is not None:
-            self._peak = max(self._peak, self._last)
 
 
 def _wait_for_its_end(thread: threading.Thread) -> None:

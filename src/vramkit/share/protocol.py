@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeVar
 
-VERSION = 1
+VERSION = 2
 LARGEST_FRAME = 4096
 CARDS = 16
 CREDIT_PAGE_BYTES = 4096
@@ -199,6 +199,12 @@ class Failed(Message):
 @_message(11, "client")
 @dataclass(frozen=True)
 class Bye(Message):
+    pass
+
+
+@_message(13, "client")
+@dataclass(frozen=True)
+class Leaving(Message):
     pass
 
 

@@ -28,7 +28,8 @@ class ProgramStatus(msgspec.Struct, frozen=True):
     uid: int
     name: str
     state: str
-    """running, idle, starting, stopping, waiting, stopped; lost: it runs and is not connected."""
+    """running, idle, starting, stopping, waiting, stopped; ending: its process is
+    about to end; lost: it runs and is not connected."""
     mode: str
     weight: float
     priority: int

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from soak import rounds
 
+from vramkit import Pool
 from vramkit.driver import Driver
 from vramkit.lab.player import play
 from vramkit.lab.program import Op, Program
@@ -17,7 +18,8 @@ from vramkit.lab.traces import Trace, TraceBuilder, read_traces
 from vramkit.lab.traces.programs import MOST_AHEAD, as_program, dealt
 from vramkit.lab.traces.trace import Kind
 
-from ..played import OnPool, Pool, simulated_card
+from ..played import simulated_card
+from ..support import Plain
 from .support import RECORD_HEADER, written
 from .test_formats import PLAIN
 
@@ -165,7 +167,7 @@ def test_a_paced_program_takes_as_long_as_the_recording(driver: Driver) -> None:
     program = as_program(builder.build(), kernel_ns=0, paced=True)
     device = simulated_card(driver)
     with Pool(device=device, background=False) as pool:
-        seconds = play(program, OnPool(pool), device).total.wall_ns / 1e9
+        seconds = play(program, Plain(pool), device).total.wall_ns / 1e9
     # Of a pause a second at most.
     assert 2.0009 <= seconds < 2.02
     assert not steps(as_program(builder.build(), kernel_ns=0), Op.KERNEL)
@@ -185,7 +187,7 @@ def test_waits_for_work_are_not_waited_for_twice(driver: Driver, tmp_path: Path)
     )
     device = simulated_card(driver)
     with Pool(device=device, background=False) as pool:
-        seconds = play(as_program(trace, paced=True), OnPool(pool), device).total.wall_ns / 1e9
+        seconds = play(as_program(trace, paced=True), Plain(pool), device).total.wall_ns / 1e9
     assert 0.032 <= seconds < 0.033
 
 
@@ -273,7 +275,7 @@ def test_any_recording_can_be_played(driver: Driver) -> None:
         assert program.peak_in_use == trace.peak_in_use
         device = simulated_card(driver, 1)
         with Pool(device=device, background=False) as pool:
-            played = play(program, OnPool(pool), device)
+            played = play(program, Plain(pool), device)
             assert pool.check_invariants() == ""
         assert played.total.allocations == played.total.frees == trace.allocations
 

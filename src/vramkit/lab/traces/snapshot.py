@@ -139,7 +139,9 @@ _HELD = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unma
 def _most_held(snapshot: Mapping[str, Any], device: int, events: list[dict[str, Any]]) -> int:
     """Known at the end, and back from there by what was taken and given back."""
     segments = [each for each in snapshot.get("segments", []) if each["device"] == device]
-    held = most = sum(_number(each["total_size"], "the size of a segment") for each in segments)
+    held = most = sum(
+        _number(each.get("total_size", 0), "the size of a segment") for each in segments
+    )
     for event in reversed(events):
         held -= _HELD.get(event["action"], 0) * _number(event.get("size", 0), "the size")
         most = max(most, held)

@@ -41,7 +41,7 @@ MOST_CONNECTIONS = 512
 GREETING_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 MEASURE_SECONDS = 5.0
-# Programs connect again every half second: those of before a restart are waited for this long.
+# Programs look for a daemon ten times a second: those of before a restart are awaited this long.
 RETURN_SECONDS = 3.0
 # A process that connects again names its cards at once.
 CONFIRM_SECONDS = 2.0

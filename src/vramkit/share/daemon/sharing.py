@@ -1,7 +1,8 @@
 """Clients, ledger and scheduler put together: messages in, messages out. No sockets.
 
 A client is a process with a connection. If the connection ends without `bye` and the process goes
-on, it still uses its memory: it is kept as lost until it connects again or its process ends.
+on, it still uses its memory: it is kept as lost until it connects again or its process ends. One
+that said `leaving` is not called lost: its process ends soon.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Client:
     """By card."""
     told_limits: dict[int, tuple[int, int]] = field(default_factory=dict)
     messages: deque[str] = field(default_factory=lambda: deque(maxlen=MESSAGES_KEPT))
+    leaving: bool = False
+    """Its process is about to end."""
     distrusted: bool = False
     """Its counters made no sense, and are no longer read."""
     last_given: dict[int, int] = field(default_factory=dict)
@@ -129,7 +132,8 @@ class Sharing:
             return
         client.send = None
         self.scheduler.lose(client.number, self._clock())
-        logger.warning("client %d: connection lost", client.number)
+        if not client.leaving:
+            logger.warning("client %d: connection lost", client.number)
 
     def remove(self, client: Client) -> None:
         """The process has ended, or freed everything."""
@@ -169,6 +173,9 @@ class Sharing:
                     self.scheduler.running(number, message.turn, now)
                 case protocol.Failed():
                     self._note(number, message.text)
+                case protocol.Leaving():
+                    client.leaving = True
+                    self.scheduler.leave(number, now)
                 case protocol.Bye():
                     self.remove(client)
                 case _:
@@ -367,7 +374,7 @@ class Sharing:
 
 def state_of(client: Client, program: Program) -> str:
     if client.send is None:
-        return "lost"
+        return "ending" if client.leaving else "lost"
     if program.phase is Phase.RUNNING and program.idle:
         return "idle"
     if program.phase is Phase.STOPPED and program.wants:

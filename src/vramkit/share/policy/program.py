@@ -49,6 +49,9 @@ class Program:
     blocked: bool = False
     """Does not fit the card, even alone."""
 
+    leaving_until: float = -math.inf
+    """It is about to end: what it holds is free soon, unless it takes longer than that."""
+
     # Times.
     virtual_time: float = 0.0
     """Time that it has run, divided by its weight."""

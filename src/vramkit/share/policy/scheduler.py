@@ -35,6 +35,9 @@ from vramkit.share.protocol import (
     Stop,
 )
 
+# A process whose connection has ended is waited for this long before anybody is called blocked.
+ENDS_WITHIN = 1.0
+
 
 @dataclass(frozen=True)
 class Order:
@@ -81,12 +84,19 @@ class Scheduler:
         program = self.programs[client]
         self._stop_waiting(program)
         program.chosen = None
+        # Mostly its process ends within moments.
+        program.leaving_until = max(program.leaving_until, now + ENDS_WITHIN)
         for account in self.ledger.accounts(client):
             account.stalled = True
         if program.phase is not Phase.STOPPED:
             program.phase = Phase.RUNNING
             program.unyielding = True
             program.turn_end = math.inf
+
+    def leave(self, client: int, now: float) -> None:
+        """The process is about to end, and may still work until then."""
+        self._pass_time(now)
+        self.programs[client].leaving_until = now + self.settings.patience
 
     def want(self, client: int, turn: int, now: float) -> None:
         program = self._at(client, turn, now)
@@ -215,8 +225,9 @@ class Scheduler:
         programs = sorted(self.programs.values(), key=queue.place)
         waiting = [each for each in programs if each.phase is Phase.STOPPED and each.wants]
         unyielding = [each for each in programs if each.unyielding]
+        leaving = any(each.leaving_until > self._now for each in programs)
         for each in waiting:
-            blocked = not packing.fits_alone(self.ledger, each, unyielding)
+            blocked = not (leaving or packing.fits_alone(self.ledger, each, unyielding))
             if blocked and not each.blocked:
                 self._report(each.client, "waits for memory that does not become free")
             each.blocked = blocked
@@ -439,6 +450,7 @@ class Scheduler:
             program.unyielding = False
         if program.unyielding:
             self._wake(program.turn_end)
+        self._wake(program.leaving_until)
         for card, order in program.evictions.items():
             account = self.ledger.cards[card].accounts[program.client]
             if account.given > order.given:

@@ -1,0 +1,254 @@
+"""Everything that needs a card, in order of worth, each part with a time limit and a log.
+
+    python3 benchmarks/on_card.py FOLDER                      # at most 570 s
+    python3 benchmarks/on_card.py FOLDER --only sharing gate
+    python3 benchmarks/on_card.py FOLDER --driver sim         # small, on the simulated GPU: a trial
+
+From the root of the repository, with a Python that has vramkit or with wheels in .gpu (vramkit's
+and those that Python lacks), which are unpacked first. Writes FOLDER/NAME.log for each part, the
+parts' own results and on_card.json, after each part. A part that fails or takes too long does not
+end the rest; called again, it does what is not done yet. Status 0: every part went well.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+import zipfile
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+# No import but Python's own: the wheels are unpacked by this program.
+ROOT = Path(__file__).resolve().parent.parent
+WHEELS = ROOT / ".gpu"
+SITE = WHEELS / "site"
+MARK = "VK_ON_CARD"
+LAST_LINES = 12
+GRACE = 15.0  # seconds to end in good order
+
+
+class Part(NamedTuple):
+    """`seconds`: at most. `@LEFT@` in the command becomes what it may take, less the grace."""
+
+    name: str
+    seconds: float
+    command: Callable[[Namespace], list[str]]
+    needed: bool = False
+    """Nothing else can run without it."""
+
+
+def python(*words: object) -> list[str]:
+    return [sys.executable, *map(str, words)]
+
+
+def pytest(*words: object, processes: int = 0) -> Callable[[Namespace], list[str]]:
+    """`processes`: where pytest-xdist is there, and if the tests do not need one process."""
+
+    def command(options: Namespace) -> list[str]:
+        every = ["-v", "-ra", "--tb=short", "-p", "no:cacheprovider", f"--driver={options.driver}"]
+        # Versions there are others than those that are developed with.
+        every += ["-o", "filterwarnings=default"]
+        if processes and (find_spec("xdist") or (SITE / "xdist").is_dir()):
+            every += ["-p", "xdist", "-n", str(min(processes, os.cpu_count() or 1))]
+        return python("-m", "pytest", *every, *words)
+
+    return command
+
+
+def build(options: Namespace) -> list[str]:
+    """As CMake builds it, without CMake."""
+    sources = [ROOT / "benchmarks" / "native" / "gate_launch.cpp"]
+    for folder in ("driver", "base"):
+        sources += sorted((ROOT / "native" / folder).glob("*.cpp"))
+    flags = ["-std=c++20", "-O2", "-DNDEBUG", "-Inative", "-Ibenchmarks/native"]
+    words = ["g++", *flags, *map(str, sources), "-ldl", "-lpthread"]
+    return [*words, "-o", str(options.folder / "gate_launch")]
+
+
+def gate(options: Namespace) -> list[str]:
+    words = ["--driver", options.driver, "--binary", options.folder / "gate_launch"]
+    words += ["--rounds", 3, "--output", options.folder / "gate.json"]
+    if options.driver == "sim":
+        words += ["--batches", 100]
+    return python("benchmarks/gate.py", *words)
+
+
+def sharing(options: Namespace) -> list[str]:
+    words = ["--driver", options.driver, "--time-limit", "@LEFT@"]
+    if options.driver == "sim":
+        words += ["--scale", "small", "--repetitions", 2]
+    words += ["--json", options.folder / "sharing.json"]
+    return python("benchmarks/sharing.py", *words)
+
+
+def managed(options: Namespace) -> list[str]:
+    words = ["--driver", options.driver, "--json", options.folder / "managed_memory.json"]
+    return python("benchmarks/managed_memory.py", *words)
+
+
+# Whether sharing works at all comes first, then its figures, in the order of their own worth. What
+# is left of the time goes to the rest of them.
+NEVER_ASKED = ("copies_of_boxes", "copy_batches", "peers", "managed_memory", "pitched_memory")
+FILES = [f"tests/conformance/test_{name}.py" for name in (*NEVER_ASKED, "memsets", "copies")]
+PARTS = [
+    Part("machine", 40, lambda _: python("benchmarks/on_card_machine.py"), needed=True),
+    Part("sharing_tests", 180, pytest("tests/share/test_on_card.py", processes=4)),
+    Part("build", 60, build),
+    Part("gate", 50, gate),
+    Part("sharing", 240, sharing),
+    Part("conformance", 60, pytest(*FILES)),
+    Part("managed_memory", 40, managed),
+    Part("weights", 90, pytest("tests/weights/test_on_card.py", processes=4)),
+    Part("sharing_rest", 300, sharing),
+]
+
+
+def environment(options: Namespace) -> dict[str, str]:
+    paths = [str(SITE)] if SITE.is_dir() else []
+    paths += filter(None, [os.environ.get("PYTHONPATH")])
+    return {
+        **os.environ,
+        **({"VRAMKIT_DRIVER": "sim"} if options.driver == "sim" else {}),
+        MARK: options.mark,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONUNBUFFERED": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # whatever that Python has of them
+        "VRAMKIT_OBSERVATIONS": str(options.folder / "observations.json"),
+    }
+
+
+def unpack() -> None:
+    """The wheels, where there are any and they are newer than what was unpacked."""
+    wheels = sorted(WHEELS.glob("*.whl")) if WHEELS.is_dir() else []
+    stamp = SITE / ".unpacked"
+    if not wheels or (
+        stamp.exists() and stamp.stat().st_mtime > max(each.stat().st_mtime for each in wheels)
+    ):
+        return
+    shutil.rmtree(SITE, ignore_errors=True)
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(SITE)
+    stamp.touch()
+
+
+def run(part: Part, options: Namespace, most: float) -> dict[str, object]:
+    left = str(int(most - GRACE))
+    command = [word.replace("@LEFT@", left) for word in part.command(options)]
+    log = options.folder / f"{part.name}.log"
+    begin = time.monotonic()
+    with log.open("ab") as written:
+        written.write(f"\n==> {' '.join(command)}\n".encode())
+        written.flush()
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment(options),
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        status = wait(process, most, options.mark)
+    return {"status": status, "seconds": round(time.monotonic() - begin, 1)}
+
+
+def wait(process: subprocess.Popen[bytes], most: float, mark: str) -> int | None:
+    """The status; None where it took too long. Nothing that it started is left."""
+    try:
+        return process.wait(max(1.0, most - GRACE))
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)  # what cleans up after itself does so
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+        return None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        end_marked(mark)
+
+
+def end_marked(mark: str) -> None:
+    """Ends what has this run's mark in its environment, in whatever session, and waits for it."""
+    wanted = f"{MARK}={mark}\0".encode()
+    said: set[str] = set()
+    end = time.monotonic() + GRACE
+    while time.monotonic() < end:
+        found = False
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it ends meanwhile, or is another user's
+                if wanted in (folder / "environ").read_bytes():
+                    found = True
+                    os.kill(int(folder.name), signal.SIGKILL)
+                    if folder.name not in said:
+                        print(f"    ends process {folder.name}, which was left", flush=True)
+                    said.add(folder.name)
+        if not found:
+            return
+        time.sleep(0.01)
+
+
+def tail(path: Path, lines: int) -> str:
+    text = path.read_text("utf-8", "replace").splitlines()[-lines:]
+    return "\n".join(f"    {line[:200]}" for line in text)
+
+
+def parse() -> Namespace:
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--driver", choices=("cuda", "sim"), default="cuda")
+    parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS])
+    parser.add_argument("--again", action="store_true", help="also parts that went well before")
+    parser.add_argument(
+        "--time-limit", type=float, default=570, help="seconds of the whole (default: %(default)s)"
+    )
+    options = parser.parse_args()
+    options.folder = options.folder.absolute()
+    options.mark = uuid.uuid4().hex
+    return options
+
+
+def main() -> int:
+    options = parse()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    result = options.folder / "on_card.json"
+    done: dict[str, dict[str, object]] = (
+        json.loads(result.read_text("utf-8")) if result.exists() else {}
+    )
+    begin = time.monotonic()
+    unpack()
+    for part in PARTS:
+        if options.only and part.name not in options.only and not part.needed:
+            continue
+        if done.get(part.name, {}).get("status") == 0 and not (options.again or options.only):
+            print(f"==> {part.name}: done before", flush=True)
+            continue
+        left = options.time_limit - (time.monotonic() - begin)
+        most = min(part.seconds, left)
+        if most < GRACE + 10:
+            print(f"==> {part.name}: not started, {left:.0f} s are left", flush=True)
+            done.setdefault(part.name, {"status": "not started"})
+            continue
+        print(f"==> {time.monotonic() - begin:.0f} s: {part.name}, {most:.0f} s", flush=True)
+        done[part.name] = run(part, options, most)
+        result.write_text(json.dumps(done, indent=2) + "\n", "utf-8")
+        print(f"    {done[part.name]}", flush=True)
+        print(tail(options.folder / f"{part.name}.log", LAST_LINES), flush=True)
+        if part.needed and done[part.name]["status"] != 0:
+            print("nothing can be measured without this", flush=True)
+            break
+    result.write_text(json.dumps(done, indent=2) + "\n", "utf-8")
+    return 0 if all(each["status"] == 0 for each in done.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

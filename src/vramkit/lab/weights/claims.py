@@ -1,0 +1,206 @@
+"""What the study says of its policies, judged by the figures of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vramkit.lab.claims import Claim, settled
+from vramkit.lab.experiment import Finding
+from vramkit.lab.figures import figure, plainly, within
+from vramkit.lab.result import Report
+from vramkit.lab.samples import compare
+from vramkit.lab.weights.cases import BUDGETS, DecoderCase, NeighbourCase, StudyCase
+from vramkit.lab.weights.study import (
+    COMPUTE_MS,
+    HOSTS,
+    LAYERS,
+    LINKS,
+    MB,
+    PROFILE_RATE,
+    SUBJECTS,
+    WAITS_5_MS,
+    WAITS_20_MS,
+)
+from vramkit.report.units import value_text
+from vramkit.weights import POLICIES
+from vramkit.weights.passes import Host
+
+NEAR = 0.0025
+"""Of a total: a quarter of what blocking is said to cost."""
+AT_THE_BOUND = 0.001
+STUDY_MS = {"history1": 16_160, "history": 16_400, "stage1": 16_000, "stage2": 15_600}
+
+
+def claims(report: Report) -> list[Claim]:
+    """Those for which the report has figures."""
+    return [*_totals(report), *_blocking(report), *_transfer(report), *_stability(report)]
+
+
+def total(report: Report, policy: str, link: float, host: Host) -> float | None:
+    """Milliseconds of a steady pass of the study's 80 layers, where compute is the bound."""
+    over = figure(report, StudyCase(link, host).case, policy, "over_bound")
+    return None if over is None else over * COMPUTE_MS
+
+
+def _totals(report: Report) -> Iterator[Claim]:
+    sums = {
+        "history1": f"{LAYERS} x (2 + 80 + 120) ms",
+        "history": f"{LAYERS} x (80 + 5 + 120) ms",
+        "stage1": f"{LAYERS} x (80 + 120) ms",
+        "stage2": f"{LAYERS} x 195 ms, below the {COMPUTE_MS:,.0f} ms that computing takes",
+    }
+    for policy, said in STUDY_MS.items():
+        layer = total(report, policy, PROFILE_RATE, "layer")
+        ahead = total(report, policy, PROFILE_RATE, "ahead")
+        slow = total(report, policy, WAITS_5_MS, "layer")
+        if layer is None or ahead is None or slow is None:
+            continue
+        found = f"{layer:,.0f} ms with the host in step with the layer, {ahead:,.0f} ms ahead"
+        if policy == "history":
+            found += f"; {slow:,.0f} ms at 1.76 GB/s, a rate worked out from its wait of 5 ms"
+        yield settled(
+            f"`{policy}` takes {said:,} ms",
+            f"{found}.",
+            plainly(within(layer, said, NEAR)),
+            f"{sums[policy]}; in step with the layer at 5 GB/s, within {100 * NEAR:g} %",
+        )
+    history, history1 = (
+        total(report, policy, PROFILE_RATE, "layer") for policy in ("history", "history1")
+    )
+    if history is not None and history1 is not None:
+        yield settled(
+            "`history1` is 240 ms (1.5 %) quicker than `history`",
+            f"It is {abs(history1 - history):,.0f} ms ({100 * abs(history1 / history - 1):.1f} %) "
+            f"{'slower' if history1 > history else 'quicker'}.",
+            plainly(within(history - history1, 240, 0.25)),
+            "in step with the layer at 5 GB/s; within a quarter of 240 ms",
+        )
+
+
+def _blocking(report: Report) -> Iterator[Claim]:
+    cost: dict[Host, float] = {}
+    for host in HOSTS:
+        block, event = (
+            total(report, policy, PROFILE_RATE, host) for policy in ("history1", "stage1")
+        )
+        if block is not None and event is not None:
+            cost[host] = block / event - 1
+    if len(cost) == len(HOSTS):
+        in_step = cost["layer"]
+        yield settled(
+            "blocking costs 0.99 %",
+            f"{100 * in_step:.2f} % with the host in step with the layer, "
+            f"{100 * cost['ahead']:.2f} % if it runs ahead.",
+            plainly(within(in_step, 160 / 16160, 0.1)),
+            "`history1` against `stage1` at 5 GB/s, in step with the layer; within a tenth",
+        )
+    shallow = {
+        policy: total(report, policy, WAITS_5_MS, "layer")
+        for policy in ("block_shallow", *STUDY_MS)
+    }
+    known = {policy: wall for policy, wall in shallow.items() if wall is not None}
+    if len(known) == len(shallow):
+        slowest = max(known, key=lambda policy: known[policy])
+        yield settled(
+            "blocking with shallow prefetch is the slowest",
+            f"`block_shallow` takes {known['block_shallow']:,.0f} ms at 1.76 GB/s, `{slowest}` is "
+            "the slowest.",
+            plainly(slowest == "block_shallow"),
+            "the longest pass of the study's policies, in step with the layer at 1.76 GB/s",
+        )
+
+
+def _transfer(report: Report) -> Iterator[Claim]:
+    case = StudyCase(PROFILE_RATE, "group").case
+    first, steady = (
+        [figure(report, case, policy, quantity) for policy in ("history1", "history")]
+        for quantity in ("first_ffn_bytes", "ffn_bytes")
+    )
+    if None in (*first, *steady):  # a card does not see the copies
+        return
+    (deep, shallow), (deep_steady, shallow_steady) = (
+        [each or 0.0 for each in pair] for pair in (first, steady)
+    )
+    if not shallow or not shallow_steady:
+        return
+    in_first, in_steady = deep / shallow, deep_steady / shallow_steady
+    yield settled(
+        "`history1` transfers six times as much",
+        f"{in_first:.1f} times in the first layer of a cold pass ({deep / MB:.0f} and "
+        f"{shallow / MB:.0f} MB beside ffn), {in_steady:.1f} times in a layer of a steady one: "
+        "every policy copies 250 MB a layer.",
+        plainly(True)
+        if within(in_steady, 6, 0.05)
+        else "in part"
+        if within(in_first, 6, 0.05)
+        else "not confirmed",
+        "bytes copied beside ffn, in step with the group at 5 GB/s; within 5 % of six, and in part "
+        "if that holds in the first layer only",
+    )
+
+
+def _stability(report: Report) -> Iterator[Claim]:
+    case = NeighbourCase(WAITS_20_MS, "ahead").case
+    uneven = {}
+    for policy in ("history", "stage1", "auto", "auto_5"):
+        median, slowest = (figure(report, case, policy, each) for each in ("steady", "slowest"))
+        if median is not None and slowest is not None:
+            uneven[policy] = slowest / median - 1
+    if len(uneven) == 4:
+        yield settled(
+            "deep prefetch is stable, shallow prefetch is not",
+            "Slowest pass beside another program against the median: "
+            + ", ".join(f"`{policy}` {100 * part:+.1f} %" for policy, part in uneven.items())
+            + ". It is the memory of the ring that counts, on a link that is just fast enough.",
+            plainly(uneven["stage1"] < uneven["history"]),
+            "at 1.5 GB/s, host ahead: the slowest pass of `stage1` is nearer to its median than "
+            "that of `history`",
+        )
+
+
+def advice(report: Report) -> Iterator[Finding]:
+    worst: dict[str, float] = {}
+    rings: dict[str, float] = {}
+    cases = [StudyCase(link, host).case for link in LINKS for host in HOSTS]
+    for subject in SUBJECTS:
+        over = [figure(report, case, subject, "over_bound") for case in cases]
+        ring = figure(report, cases[0], subject, "ring")
+        known = [each for each in over if each is not None]
+        if len(known) == len(cases) and ring is not None:
+            worst[subject], rings[subject] = max(known), ring
+    if len(worst) > 1:
+        best = min(worst.values())
+        good = [each for each in worst if worst[each] <= best + AT_THE_BOUND]
+        least = min(good, key=lambda subject: rings[subject])
+        others = max(worst[policy] for policy in worst if policy in POLICIES)
+        yield Finding(
+            "good" if best <= 1 + AT_THE_BOUND else "note",
+            f"`{least}` is never more than {100 * (worst[least] - 1):.2f} % above the bound, with "
+            f"{rings[least] / MB:,.0f} MB of the card; of the study's policies one is up to "
+            f"{100 * (others - 1):.0f} % above it.",
+            f"the worst of {len(cases)} links and hosts; of all within {100 * AT_THE_BOUND:g} % of "
+            "the best the one with the smallest ring",
+        )
+    yield from _peers(report)
+
+
+def _peers(report: Report) -> Iterator[Finding]:
+    """On a card: offload() beside the libraries that do the same."""
+    case = DecoderCase(BUDGETS[0]).case
+    ours = report.row(case.workload, "auto", case.arm)
+    for peer in ("accelerate", "diffusers"):
+        theirs = report.row(case.workload, peer, case.arm)
+        for quantity in ("token", "prefill"):
+            mine = ours.values.get(quantity) if ours else None
+            other = theirs.values.get(quantity) if theirs else None
+            if not mine or not other:
+                continue
+            difference = compare(mine, other)
+            title = report.quantities[quantity].title
+            yield Finding(
+                {"lower": "good", "higher": "bad"}.get(difference.verdict, "plain"),  # type: ignore[arg-type]
+                f"{title}: offload() {value_text(mine[0], 'ms')}, {peer} "
+                f"{value_text(other[0], 'ms')}: {difference.verdict}.",
+                "offload() with the least memory; percentiles that do not overlap, and medians "
+                "more than 1 % apart",
+            )

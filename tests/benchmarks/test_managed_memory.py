@@ -1,0 +1,72 @@
+"""What is concluded from the figures of managed memory, and that the docs show them."""
+
+import msgspec
+import pytest
+
+GIB = 1 << 30
+
+
+def report(shown: list[int | None], process: bool = True):
+    """A card whose NVML shows so much: with a context, untouched, swept and moved out."""
+    import machine
+    from managed_memory import EVICTED, IDLE, NATIVE, SWEPT, UNTOUCHED, Moment, Report
+
+    nvml = [(each, None) if process else (None, each) for each in shown]
+    taken = [0, 0, 6 * GIB, 0]
+    rates = [None, 90.0, 4000.0, 11.0]
+    names = (IDLE, UNTOUCHED, SWEPT, EVICTED)
+    rows = zip(names, nvml, taken, rates, strict=True)
+    moments = [Moment(name, *pair, used, rate) for name, pair, used, rate in rows]
+    moments.insert(1, Moment(NATIVE, None, None, 6 * GIB, 4100.0))
+    return Report("managed_memory", False, "card", machine.collect(), 6 * GIB, moments)
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        ([GIB, GIB, 7 * GIB, GIB], "NVML counts what is on the card"),
+        ([GIB, GIB, GIB, GIB], "NVML does not count managed memory"),
+        ([GIB, GIB, 4 * GIB, GIB], "NVML counts a part"),
+    ],
+)
+@pytest.mark.parametrize("process", [True, False])
+def test_the_answer_follows_from_what_is_shown(
+    shown: list[int | None], said: str, process: bool
+) -> None:
+    from managed_memory import answer
+
+    found = answer(report(shown, process))
+    assert said in found
+    assert f"for the {'process' if process else 'card'}" in found
+    assert "0% before it is touched, 100% after a sweep, 0% when evicted" in found
+    assert "4,000 GB/s, memory of cuMemAlloc at 4,100 GB/s" in found
+
+
+def test_without_nvml_nothing_is_said_of_it() -> None:
+    from managed_memory import answer
+
+    assert "NVML" not in answer(report([None] * 4))
+
+
+def test_the_docs_show_the_result_files() -> None:
+    from managed_memory import DOCUMENT, document_tables, written
+
+    document = DOCUMENT.read_text("utf-8")
+    assert written(document, document_tables()) == document
+
+
+@pytest.mark.sim_only
+def test_the_simulated_figures_are_those_of_the_file() -> None:
+    """In virtual time: the same on any machine."""
+    import subprocess
+    import sys
+
+    import managed_memory
+
+    path = managed_memory.result_file("sim")
+    kept = msgspec.json.decode(path.read_bytes(), type=managed_memory.Report)
+    command = [sys.executable, managed_memory.__file__, "--driver", "sim", "--json", "/dev/stdout"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    text = done.stdout[: done.stdout.rindex("}") + 1]
+    found = msgspec.json.decode(text, type=managed_memory.Report)
+    assert found.moments == kept.moments
