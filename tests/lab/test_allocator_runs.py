@@ -94,7 +94,7 @@ def test_fragmentation_end_to_end() -> None:
 
 @pytest.mark.sim(data=False, checker=False)
 def test_from_python_a_program_makes_the_same_calls_of_the_allocator(driver: Driver) -> None:
-    lab = Lab(driver, driver.device(0), 0, 0, {})
+    lab = Lab(driver, driver.device(0), 0, 0, {"bandwidth": 0.0})
     found = {
         engine: measure_native(engine, "churn", False, SUBJECTS["direct"], lab, 0.01)
         for engine in ("native", "python")
@@ -103,6 +103,16 @@ def test_from_python_a_program_makes_the_same_calls_of_the_allocator(driver: Dri
         assert found["native"][name] == found["python"][name] > 0
     # its own calls of the driver differ: a check of the context more or less
     assert found["native"]["time"] == pytest.approx(found["python"]["time"], rel=0.01)
+
+
+@pytest.mark.sim(data=False, checker=False)
+def test_a_given_bandwidth_takes_the_place_of_the_cards(driver: Driver) -> None:
+    kernels = []
+    for bandwidth in (1e12, 2e12):
+        lab = Lab(driver, driver.device(0), 0, 0, {"bandwidth": bandwidth})
+        values = measure_native("native", "fused", False, SUBJECTS["pool"], lab, 1.0)
+        kernels.append(values["kernels"])
+    assert kernels[0] == pytest.approx(2 * kernels[1], rel=0.1)  # but for the shortest
 
 
 @pytest.mark.sim(data=False, checker=False)
@@ -115,7 +125,7 @@ def test_an_allocator_without_c_plus_plus_has_rows_from_python_only(driver: Driv
             with Pool(device=device, background=False) as pool:
                 yield Plain(pool, native=False)
 
-    lab = Lab(driver, driver.device(0), 0, 0, {})
+    lab = Lab(driver, driver.device(0), 0, 0, {"bandwidth": 0.0})
     foreign = cast(Subject, Foreign())
     with pytest.raises(Unmeasured, match="engine python"):
         measure_native("native", "interleaved", False, foreign, lab, 0.01)

@@ -105,7 +105,7 @@ def best_in_predictable(report: Report) -> Judged:
                 return Judged("cannot be said here", "too few repetitions")
             cases += 1
             first += ranking.first in POOL and not ranking.level
-            words = f"level with {listed(ranking.level)}" if ranking.level else "alone"
+            words = f"level with {listed(ranking.level)}" if ranking.level else "first"
             outcomes.append(
                 f"{workload.name}{' with a mutex' * bool(arm)}: `{ranking.first}` {words}"
             )

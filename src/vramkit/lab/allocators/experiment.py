@@ -46,6 +46,8 @@ SETTINGS = (
     Setting("engine", "installed", "what works on the tables: native is a model without a "
             "framework in C++, python the same from Python, cupy and cudf need a card",
             choices=("installed", *ENGINES)),
+    Setting("bandwidth", 0.0, "bytes a second that modelled kernels reach; 0: 70 % of what the "
+            "card says of its memory", 0, 1e15),
 )  # fmt: skip
 
 

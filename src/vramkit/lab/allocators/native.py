@@ -30,7 +30,7 @@ def measure_native(
     engine: str, workload: str, mutex: bool, subject: Subject, lab: Lab, scale: float
 ) -> dict[str, float]:
     """Time and memory, each in a play of its own on a new allocator."""
-    rate = bytes_per_second(lab.device)
+    rate = float(str(lab.settings["bandwidth"])) or bytes_per_second(lab.device)
     program = program_of_workload(
         WORKLOADS[workload],
         rate,
