@@ -1,4 +1,4 @@
-"""The tables of the pages on weights and sharing, from results of the lab, and their timelines.
+"""The tables of the pages on weights, sharing and claims, from results, and timelines.
 
     python benchmarks/lab_pages.py              # the tables, in Markdown
     python benchmarks/lab_pages.py --timelines  # three passes of docs/weights.md, simulated now
@@ -13,6 +13,7 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
 
+import fragmentation_claims
 import programs
 
 import vramkit
@@ -35,6 +36,7 @@ DOCS = programs.ROOT / "docs"
 WEIGHTS = programs.RESULTS / "weight_policies_simulated.json"
 SWEEP = programs.RESULTS / "weight_policies_sweep_simulated.json"
 SHARING = programs.RESULTS / "sharing_modes_sim.json"
+ALLOCATORS = programs.RESULTS / "allocators_h200.json"
 
 DRAWN: tuple[tuple[str, Host], ...] = (
     ("history1", "layer"),
@@ -74,6 +76,13 @@ def pages() -> dict[str, list[str]]:
         "lab-weights.md": [
             _claims(policies, [*weights_claims.claims(policies), *sweep.claims(swept)]),
             markdown(sweep.contrasts(swept)),
+        ],
+        "claims.md": [
+            markdown(
+                fragmentation_claims.table(
+                    fragmentation_claims.load_allocators(ALLOCATORS.read_bytes())
+                )
+            )
         ],
         "lab-sharing.md": [_claims(modes, sharing_claims.claims(modes))],
     }

@@ -76,7 +76,8 @@ def _drawn(
         case blocks.Text(text):
             return code_spans(text)
         case blocks.Callout(tone, title, text):
-            head = RichText.assemble((f"{SIGNS[tone]} {title}", f"bold {TONES[tone]}"))
+            head = RichText.assemble(f"{SIGNS[tone]} ", code_spans(title))
+            head.stylize_before(f"bold {TONES[tone]}")
             return Group(head, Padding(code_spans(text), (0, 0, 0, 2))) if text else head
         case blocks.Figures(items):
             return _figures(items)
