@@ -64,10 +64,13 @@ def test_the_studys_own_figures_confirm_what_they_can_and_no_more() -> None:
     assert {text: each.verdict for text, each in found.items()} == {
         "allocation is 2 % of the time": "confirmed",
         "async is 2.1 % faster than the pool with extreme sizes": "confirmed",
+        # 5.8 % by its own figures
+        "arena is 7.6 % faster than async with extreme sizes": "confirmed",
         "async is 1.8 % faster in fast churn": "confirmed",
         "arena is 37 % faster in small frequent allocations": "confirmed",
         # its own table: the pool is first with a mutex only
         "the pool is best in predictable workloads": "in part",
+        "with a mutex the pool needs half the time in simple operations": "confirmed",
         "any pool is 14 times as fast as plain cudaMalloc": "confirmed",
         "fused kernels gain 23 %": "confirmed",
         "how streams are waited for gains 50 %": "confirmed",
@@ -143,7 +146,8 @@ def test_the_other_direction_is_not_confirmed_and_another_size_only_in_part() ->
         return judged(made(ALLOCATORS, rows))["async is 1.8 % faster in fast churn"].verdict
 
     assert churn(100.0, 110.0) == "not confirmed"
-    assert churn(150.0, 100.0) == "in part"
+    assert churn(105.0, 100.0) == "in part"
+    assert churn(100.0, 98.9) == "confirmed"
     assert churn(101.8, 100.0) == "confirmed"
 
 

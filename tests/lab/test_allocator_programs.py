@@ -77,15 +77,17 @@ def test_with_a_mutex_each_item_and_its_wait_are_inside_it() -> None:
     program = program_of(SIMPLE, RATE, mutex=True)
     locks = steps(program, Op.LOCK)
     assert len(locks) == len(steps(program, Op.UNLOCK)) == SIMPLE.workers * SIMPLE.items
-    holder = None
+    holder, before = None, Op.LOCK
     for op, thread in zip(program.ops, program.threads, strict=True):
         if op == Op.LOCK:
             assert holder is None
             holder = thread
         elif op == Op.UNLOCK:
+            assert before == Op.WAIT_FOR_STREAM
             holder = None
         elif holder is not None:
             assert thread == holder
+        before = Op(op)
 
 
 def test_without_a_mutex_the_workers_take_turns_between_operations() -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
 import pytest
 
 from tests.lab.runs import report
+from tests.lab.support import Plain
+from vramkit import Pool
+from vramkit.driver import Device, Driver
+from vramkit.lab.allocators.native import measure_native
 from vramkit.lab.catalog import EXPERIMENTS
 from vramkit.lab.document import document
-from vramkit.lab.experiment import chosen_cases
+from vramkit.lab.experiment import Lab, Unmeasured, chosen_cases
 from vramkit.lab.result import Report
 from vramkit.lab.run import Run
 from vramkit.lab.settings import resolve
+from vramkit.lab.subjects import SUBJECTS, Allocator, Room, Subject
 
 pytestmark = pytest.mark.sim_only
 
@@ -83,6 +92,46 @@ def test_fragmentation_end_to_end() -> None:
     document(EXPERIMENTS["fragmentation"], found)
 
 
+@pytest.mark.sim(data=False, checker=False)
+def test_from_python_a_program_makes_the_same_calls_of_the_allocator(driver: Driver) -> None:
+    lab = Lab(driver, driver.device(0), 0, 0, {"bandwidth": 0.0})
+    found = {
+        engine: measure_native(engine, "churn", False, SUBJECTS["direct"], lab, 0.01)
+        for engine in ("native", "python")
+    }
+    for name in ("allocation", "pair", "peak_in_use", "peak_held"):
+        assert found["native"][name] == found["python"][name] > 0
+    # its own calls of the driver differ: a check of the context more or less
+    assert found["native"]["time"] == pytest.approx(found["python"]["time"], rel=0.01)
+
+
+@pytest.mark.sim(data=False, checker=False)
+def test_a_given_bandwidth_takes_the_place_of_the_cards(driver: Driver) -> None:
+    kernels = []
+    for bandwidth in (1e12, 2e12):
+        lab = Lab(driver, driver.device(0), 0, 0, {"bandwidth": bandwidth})
+        values = measure_native("native", "fused", False, SUBJECTS["pool"], lab, 1.0)
+        kernels.append(values["kernels"])
+    assert kernels[0] == pytest.approx(2 * kernels[1], rel=0.1)  # but for the shortest
+
+
+@pytest.mark.sim(data=False, checker=False)
+def test_an_allocator_without_c_plus_plus_has_rows_from_python_only(driver: Driver) -> None:
+    class Foreign:
+        needs_size = False
+
+        @contextmanager
+        def open(self, device: Device, room: Room) -> Iterator[Allocator]:
+            with Pool(device=device, background=False) as pool:
+                yield Plain(pool, native=False)
+
+    lab = Lab(driver, driver.device(0), 0, 0, {"bandwidth": 0.0})
+    foreign = cast(Subject, Foreign())
+    with pytest.raises(Unmeasured, match="engine python"):
+        measure_native("native", "interleaved", False, foreign, lab, 0.01)
+    assert measure_native("python", "interleaved", False, foreign, lab, 0.01)["time"] > 0
+
+
 def test_engines_that_need_a_card_are_not_measured_on_a_simulated_one() -> None:
     found = measured("allocators", ["direct"], ["churn"], ["engine=cupy"])
     assert [(row.arm, row.outcome) for row in found.rows] == [("cupy", "not here")]
@@ -100,5 +149,5 @@ def test_each_case_is_there_once_and_has_no_comma(name: str) -> None:
 def test_a_setting_out_of_range_is_refused_with_what_is_allowed() -> None:
     with pytest.raises(ValueError, match=r"scale is '0'; it may be a number from 0.001 to 100"):
         resolve(EXPERIMENTS["allocators"].settings, ["scale=0"])
-    with pytest.raises(ValueError, match="installed, native, cupy, cudf"):
+    with pytest.raises(ValueError, match="installed, native, python, cupy, cudf"):
         resolve(EXPERIMENTS["allocators"].settings, ["engine=torch"])

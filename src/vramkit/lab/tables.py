@@ -22,25 +22,20 @@ def rows_of(report: Report, workload: str, arm: str) -> list[Row]:
 def subject_table(
     report: Report, workload: str, arm: str, quantities: Sequence[str], title: str
 ) -> Table:
-    """Medians; the first quantity with its spread, or why there is none."""
-    columns = ["allocator", *(report.quantities[name].title for name in quantities), "remark"]
+    """Medians; the first quantity with its spread, or the outcome of a row that has none."""
+    columns = ["allocator", *(report.quantities[name].title for name in quantities)]
     lines = [
-        [
-            row.subject,
-            *_figures(report, row, quantities),
-            "" if row.outcome == "measured" else row.outcome,
-        ]
-        for row in rows_of(report, workload, arm)
+        [row.subject, *_figures(report, row, quantities)] for row in rows_of(report, workload, arm)
     ]
-    return Table(columns, lines, title, list(range(1, len(quantities) + 1)))
+    return Table(columns, lines, title, list(range(1, len(columns))))
 
 
 def _figures(report: Report, row: Row, quantities: Sequence[str]) -> list[str]:
-    texts = []
+    texts: list[str] = []
     for place, name in enumerate(quantities):
         quantity, values = report.quantities[name], row.values.get(name)
         if not values:
-            texts.append("")
+            texts.append(row.outcome if place == 0 else "")
         elif place == 0:
             texts.append(spread_text(quantity, values))
         else:

@@ -8,18 +8,19 @@ from vramkit.lab.allocators.memory_limited import NAME as MEMORY_LIMITED
 from vramkit.lab.allocators.memory_limited import SIZINGS
 from vramkit.lab.allocators.workloads import WORKLOADS
 from vramkit.lab.claims import claim_table
-from vramkit.lab.ranking import medians
+from vramkit.lab.ranking import measured, medians
 from vramkit.lab.result import Report
 from vramkit.lab.tables import rows_of, subject_bars, subject_table
 from vramkit.report.blocks import Block, Table, Text
-from vramkit.report.units import value_text
+from vramkit.report.units import bytes_text, value_text
 
-TIMES = ("time", "pair", "first")
-MEMORY = ("peak_held", "average_held", "over_in_use")
+FIGURES = ("time", "pair", "first", "peak_held", "average_held")
+LIMITED = ("time", "peak_held", "average_held", "over_in_use")
 PARTS = ("allocation", "launch", "wait")
 SPLIT = (
     "Allocation, launches and waits are host time, as parts of the workload's time (of several "
     "threads: their mean); the rest of it is the threads' own work and their waits for each other. "
+    "A pair is an allocation and its free; the first round is cold, and not part of the time. "
     "Kernels is time of the card: what the kernels take one after the other, over the workload's "
     "time; above 1 several ran at a time."
 )
@@ -33,14 +34,14 @@ def blocks(report: Report) -> list[Block]:
         if here:
             found.append(subject_bars(report, here, "time", f"Time, {engine} engine"))
     for workload, arm in cases:
-        title = f"{WORKLOADS[workload].title}: {workload}, {arm}"
-        found.append(subject_table(report, workload, arm, (*TIMES, *MEMORY), title))
+        title = f"{WORKLOADS[workload].title}: {workload}, {arm}{_in_use(report, workload, arm)}"
+        found.append(subject_table(report, workload, arm, FIGURES, title))
         found.append(split_table(report, workload, arm))
     limited = [(MEMORY_LIMITED, sizing.arm) for sizing in SIZINGS]
     limited = [case for case in limited if rows_of(report, *case)]
     for workload, arm in limited:
         title = f"A card of 4 GiB, 3.5 GiB in use at the peak; size: {arm}"
-        found.append(subject_table(report, workload, arm, ("time", *MEMORY), title))
+        found.append(subject_table(report, workload, arm, LIMITED, title))
     if limited:
         found.append(subject_bars(report, limited, "average_held", "Held over time, 4 GiB card"))
     return found
@@ -53,6 +54,11 @@ def all_cases() -> list[tuple[str, str]]:
         for workload in WORKLOADS.values()
         for arm in workload.arms
     ]
+
+
+def _in_use(report: Report, workload: str, arm: str) -> str:
+    peaks = medians(measured(report, workload, arm, "peak_in_use")).values()
+    return f"; {bytes_text(round(max(peaks)))} in use at the peak" if peaks else ""
 
 
 def split_table(report: Report, workload: str, arm: str) -> Table:
@@ -68,5 +74,5 @@ def split_table(report: Report, workload: str, arm: str) -> Table:
         kernels = middle.get("kernels")
         texts.append("" if kernels is None else value_text(kernels / time, "ratio"))
         lines.append([row.subject, *texts])
-    columns = ["allocator", *PARTS, "kernels"]
+    columns = ["allocator", *(report.quantities[name].title for name in PARTS), "kernels"]
     return Table(columns, lines, f"Where the time goes: {workload}, {arm}", [1, 2, 3, 4])

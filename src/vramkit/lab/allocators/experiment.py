@@ -16,7 +16,9 @@ from vramkit.report.blocks import Block
 if TYPE_CHECKING:
     from vramkit.driver import Driver
 
-ENGINES = ("native", "cupy", "cudf")
+ENGINES = ("native", "python", "cupy", "cudf")
+PEERS = ("rmm", "cupy")
+"""Whose allocators are called from Python."""
 QUESTION = (
     "Which allocator is fastest for a program that works on tables, and does it matter? Tables are "
     "filtered, added, sorted, grouped and joined, on one stream and on many, with sizes that stay "
@@ -27,22 +29,25 @@ QUESTION = (
 )
 QUANTITIES = {
     "time": Quantity("time", "ms"),
-    "allocation": Quantity("allocate and free", "ms"),
-    "kernels": Quantity("kernels, one after the other", "ms", "neither"),
-    "wait": Quantity("host waits for the card", "ms"),
-    "launch": Quantity("host launches", "ms"),
+    "allocation": Quantity("allocation", "ms"),
+    "kernels": Quantity("kernels", "ms", "neither"),
+    "wait": Quantity("waits", "ms"),
+    "launch": Quantity("launches", "ms"),
     "first": Quantity("first round", "ms"),
-    "pair": Quantity("one allocation and its free", "ns"),
+    "pair": Quantity("a pair", "ns"),
     "peak_in_use": Quantity("peak in use", "bytes", "neither"),
     "peak_held": Quantity("peak held", "bytes"),
-    "average_held": Quantity("held over time", "bytes"),
-    "over_in_use": Quantity("peak held over peak in use", "ratio"),
+    "average_held": Quantity("mean held", "bytes"),
+    "over_in_use": Quantity("held / in use", "ratio"),
     "checksum": Quantity("sum of all results", "count", "neither"),
 }
 SETTINGS = (
     Setting("scale", 1.0, "rows of all columns, as a part of those of the study", 0.001, 100.0),
     Setting("engine", "installed", "what works on the tables: native is a model without a "
-            "framework, cupy and cudf need a card", choices=("installed", *ENGINES)),
+            "framework in C++, python the same from Python, cupy and cudf need a card",
+            choices=("installed", *ENGINES)),
+    Setting("bandwidth", 0.0, "bytes a second that modelled kernels reach; 0: 70 % of what the "
+            "card says of its memory", 0, 1e15),
 )  # fmt: skip
 
 
@@ -89,8 +94,8 @@ class Allocators:
             return measure_memory_limited(case.arm, chosen, lab)
         engine, _, arm = case.arm.partition(" ")
         mutex = arm == MUTEX
-        if engine == "native":
-            return measure_native(case.workload, mutex, chosen, lab, scale)
+        if engine in ("native", "python"):
+            return measure_native(engine, case.workload, mutex, chosen, lab, scale)
         return measure_framework(engine, case.workload, mutex, chosen, lab, scale)
 
     def findings(self, report: Report) -> list[Finding]:
@@ -107,7 +112,12 @@ class Allocators:
 def engines_of(setting: str) -> list[str]:
     if setting != "installed":
         return [setting]
-    return [engine for engine in ENGINES if engine == "native" or find_spec(engine) is not None]
+    needed = {"native": (), "python": PEERS, "cupy": ("cupy",), "cudf": ("cudf",)}
+    return [
+        engine
+        for engine in ENGINES
+        if not needed[engine] or any(find_spec(module) is not None for module in needed[engine])
+    ]
 
 
 def serves(engine: str, workload: Workload) -> bool:

@@ -51,25 +51,29 @@ def findings(report: Report) -> list[Finding]:
     return without_repeated_rules([*found, claim_summary(report, CLAIMS)])
 
 
-def ranked_cases() -> list[tuple[str, str]]:
+def ranked_cases(*engines: str) -> list[tuple[str, str]]:
     """Workload and arm of all cases in which allocators alone are compared."""
     return [
         (workload.name, arm_of(arm, engine))
-        for engine in ENGINES
+        for engine in engines or ENGINES
         for workload in (*PREDICTABLE, *DYNAMIC)
         for arm in workload.arms
     ]
 
 
 def allocation_shares(report: Report, subject: str) -> dict[tuple[str, str], float]:
-    """Part of the time of each case that the subject's calls take."""
-    shares = {}
-    for case in ranked_cases():
-        time = medians(measured(report, *case, "time")).get(subject)
-        allocation = medians(measured(report, *case, "allocation")).get(subject)
-        if time and allocation is not None:
-            shares[case] = allocation / time
-    return shares
+    """Part of the time of each case that the subject's calls take, with the first engine that has
+    such figures: in C++ where it was measured there."""
+    for engine in ENGINES:
+        shares = {}
+        for case in ranked_cases(engine):
+            time = medians(measured(report, *case, "time")).get(subject)
+            allocation = medians(measured(report, *case, "allocation")).get(subject)
+            if time and allocation is not None:
+                shares[case] = allocation / time
+        if shares:
+            return shares
+    return {}
 
 
 def case_text(case: tuple[str, str]) -> str:
@@ -129,7 +133,9 @@ def _advice(report: Report) -> list[Finding]:
     if not shares:
         return []
     rankings: dict[tuple[str, str], Ranking] = {
-        case: rank(times) for case in shares if len(times := measured(report, *case, "time")) > 1
+        case: rank(times)
+        for case in ranked_cases()
+        if OURS in (times := measured(report, *case, "time")) and len(times) > 1
     }
     behind = [case for case, ranking in rankings.items() if OURS in ranking.behind]
     if any(ranking.too_few for ranking in rankings.values()):
@@ -203,9 +209,9 @@ def _memory_limited(report: Report) -> list[Finding]:
 
 def _engines_left_out(report: Report) -> list[Finding]:
     there = {row.arm.split(" ")[0] for row in report.rows}
-    missing = [engine for engine in ENGINES[1:] if engine not in there]
+    missing = [engine for engine in ("cupy", "cudf") if engine not in there]
     if not missing:
         return []
     names = {"cupy": "CuPy", "cudf": "cuDF"}
     text = f"Without kernels of {' and '.join(names[each] for each in missing)}: not installed, or"
-    return [Finding("note", f"{text} not chosen. Native rows have modelled kernels.")]
+    return [Finding("note", f"{text} not chosen. The others have modelled kernels.")]

@@ -37,7 +37,7 @@ def bytes_per_second(device: Device) -> float:
     if clock_khz <= 0 or bits <= 0:
         raise RuntimeError(
             f"{device.name} does not say its memory's clock and width, which kernels are modelled "
-            "after; choose another profile"
+            "after; give the bytes a second that they reach by --set bandwidth=..."
         )
     return 2 * clock_khz * 1e3 * bits / 8 * REACHED
 

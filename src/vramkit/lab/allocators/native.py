@@ -1,4 +1,8 @@
-"""A case without a framework: the program of a workload, played on the subject."""
+"""A case without a framework: the program of a workload, played on the subject.
+
+The engine "native" plays it in C++, where allocators of other libraries cannot take part. "python"
+plays it from Python for all of them, so that all pay the same for it.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +21,16 @@ from vramkit.lab.subjects.subject import Room
 
 if TYPE_CHECKING:
     from vramkit.lab.player import Section
-    from vramkit.lab.subjects.subject import Subject
+    from vramkit.lab.subjects.subject import Allocator, Subject
 
 program_of_workload = lru_cache(maxsize=2)(program_of)
 
 
 def measure_native(
-    workload: str, mutex: bool, subject: Subject, lab: Lab, scale: float
+    engine: str, workload: str, mutex: bool, subject: Subject, lab: Lab, scale: float
 ) -> dict[str, float]:
     """Time and memory, each in a play of its own on a new allocator."""
-    rate = bytes_per_second(lab.device)
+    rate = float(str(lab.settings["bandwidth"])) or bytes_per_second(lab.device)
     program = program_of_workload(
         WORKLOADS[workload],
         rate,
@@ -35,8 +39,8 @@ def measure_native(
         in_turns=lab.driver.sim is not None,
     )
     room = Room(program.peak_in_use)
-    timed = _play(program, subject, room, lab, "time")
-    kept = _play(program, subject, room, lab, "memory")
+    timed = _play(program, subject, room, lab, "time", engine)
+    kept = _play(program, subject, room, lab, "memory", engine)
     steady = timed.section("steady")
     return {
         **_times(steady, program),
@@ -59,9 +63,27 @@ def measure_memory_limited(arm: str, subject: Subject, lab: Lab) -> dict[str, fl
     return {**_times(timed.sections[0], program), **_memory(kept)}
 
 
-def _play(program: Program, subject: Subject, room: Room, lab: Lab, measure: Measure) -> Played:
+def _play(
+    program: Program, subject: Subject, room: Room, lab: Lab, measure: Measure, engine: str = ""
+) -> Played:
+    """Without an engine: in C++ where the subject can."""
     with subject.open(lab.device, room) as allocator:
-        return play(program, allocator, lab.device, measure=measure)
+        if engine == "native" and allocator.resource is None:
+            raise Unmeasured("cannot be called from C++: see the arms of the engine python")
+        played = FromPython(allocator) if engine == "python" else allocator
+        return play(program, played, lab.device, measure=measure)
+
+
+class FromPython:
+    """An allocator that does not tell of its interface in C++."""
+
+    resource = None
+
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocate = allocator.allocate
+        self.free = allocator.free
+        self.address = allocator.address
+        self.held = allocator.held
 
 
 def _times(section: Section, program: Program) -> dict[str, float]:

@@ -12,7 +12,7 @@ from vramkit.lab.ranking import measured
 from vramkit.lab.result import Report
 from vramkit.lab.samples import Spread
 from vramkit.lab.tables import rows_of, subject_bars, subject_table
-from vramkit.report.blocks import BarChart, Block, Table, ValueBar
+from vramkit.report.blocks import BarChart, Block, Table, Text, ValueBar
 
 TITLES = {
     ALONE: "Allocation alone",
@@ -21,19 +21,26 @@ TITLES = {
     "small_blocks": "Small blocks, of 2 to 8 KiB",
     "long_run": "A long run",
 }
+PHASES_TEXT = (
+    "Phases 1, 3 and 5 are the first round of 100 allocations, what comes after each is the mean "
+    "of 20 more: time of one allocation. Phases 2 and 4 are the mixed rounds, early and late those "
+    "of a harder case: time of one call. With a kernel, the time goes on until all is written. "
+    "Allocators of other libraries are called from Python, ours from C++: compare the phases of "
+    "one allocator, not allocators."
+)
 MEMORY = ("peak_held", "average_held", "over_in_use")
 MIXED = ("mix_2", "mix_4")
 
 
 def blocks(report: Report) -> list[Block]:
-    found: list[Block] = [claim_table(report, CLAIMS), *_arms_table(report)]
+    found: list[Block] = [claim_table(report, CLAIMS), *_arms_table(report), Text(PHASES_TEXT)]
     for workload in (ALONE, TOUCH):
         for arm, words in ARMS.items():
             if rows_of(report, workload, arm):
                 title = f"{TITLES[workload]}; {words}"
                 found.append(_phases_chart(report, workload, arm, title))
                 columns = [f"{name}_{phase}" for phase in PHASES for name in ("phase", "again")]
-                found.append(subject_table(report, workload, arm, columns, title))
+                found.append(subject_table(report, workload, arm, columns, ""))
                 mixed = f"The mixed phases and memory; {words}"
                 found.append(subject_table(report, workload, arm, (*MIXED, *MEMORY), mixed))
     for workload in EXTREMES:

@@ -21,23 +21,23 @@ QUESTION = (
     "memory that is nearly used up."
 )
 QUANTITIES = {
-    "phase_1": Quantity("phase 1, an allocation", "ns"),
+    "phase_1": Quantity("phase 1", "ns"),
     "phase_3": Quantity("phase 3", "ns"),
     "phase_5": Quantity("phase 5", "ns"),
-    "again_1": Quantity("right after phase 1", "ns"),
-    "again_3": Quantity("right after phase 3", "ns"),
-    "again_5": Quantity("right after phase 5", "ns"),
-    "mix_2": Quantity("phase 2, a call", "ns"),
-    "mix_4": Quantity("phase 4, a call", "ns"),
-    "early": Quantity("a call, early", "ns"),
-    "late": Quantity("a call, late", "ns"),
-    "blocks": Quantity("blocks in use at once", "count", "neither"),
-    "one_piece": Quantity("largest piece over free memory", "ratio", "higher"),
+    "again_1": Quantity("after 1", "ns"),
+    "again_3": Quantity("after 3", "ns"),
+    "again_5": Quantity("after 5", "ns"),
+    "mix_2": Quantity("phase 2", "ns"),
+    "mix_4": Quantity("phase 4", "ns"),
+    "early": Quantity("early", "ns"),
+    "late": Quantity("late", "ns"),
+    "blocks": Quantity("blocks", "count", "neither"),
+    "one_piece": Quantity("largest / free", "ratio", "higher"),
     "largest": Quantity("largest piece", "bytes", "higher"),
-    "served": Quantity("requests served at the limit", "ratio", "higher"),
+    "served": Quantity("served", "ratio", "higher"),
     "peak_held": Quantity("peak held", "bytes"),
-    "average_held": Quantity("held over time", "bytes"),
-    "over_in_use": Quantity("peak held over peak in use", "ratio"),
+    "average_held": Quantity("mean held", "bytes"),
+    "over_in_use": Quantity("held / in use", "ratio"),
 }
 SETTINGS = (
     Setting("scale", 1.0, "rounds of the mixed phases and of the size range, "
