@@ -39,6 +39,8 @@ def study(
             rows[workload, arm, subject] = {
                 "time": around(time, count=count),
                 "allocation": around(time * 0.02, count=count),
+                "kernels": around(time * 0.95, count=count),
+                "wait": around(time * 0.03, count=count),
                 "over_in_use": around(1.5, count=count),
             }
     more = {"unfused": 123.0, "fused": 100.0, "wait_device": 150.0, "wait_stream": 100.0}
@@ -63,6 +65,8 @@ def test_the_studys_own_figures_confirm_what_they_can_and_no_more() -> None:
     found = judged(study())
     assert {text: each.verdict for text, each in found.items()} == {
         "allocation is 2 % of the time": "confirmed",
+        "kernels are 95 % of the time": "confirmed",
+        "synchronisation is 3 % of the time": "confirmed",
         "async is 2.1 % faster than the pool with extreme sizes": "confirmed",
         # 5.8 % by its own figures
         "arena is 7.6 % faster than async with extreme sizes": "confirmed",
@@ -149,6 +153,17 @@ def test_the_other_direction_is_not_confirmed_and_another_size_only_in_part() ->
     assert churn(105.0, 100.0) == "in part"
     assert churn(100.0, 98.9) == "confirmed"
     assert churn(101.8, 100.0) == "confirmed"
+
+
+def test_a_share_far_from_the_claimed_one_is_not_confirmed() -> None:
+    report = study()
+    for row in report.rows:
+        row.values["wait"] = [3 * value for value in row.values.get("wait", [])]
+        row.values["allocation"] = [value / 3 for value in row.values.get("allocation", [])]
+    found = judged(report)
+    assert found["synchronisation is 3 % of the time"].verdict == "not confirmed"
+    assert found["allocation is 2 % of the time"].verdict == "not confirmed"
+    assert found["kernels are 95 % of the time"].verdict == "confirmed"
 
 
 def test_what_was_not_measured_is_not_judged() -> None:

@@ -68,26 +68,29 @@ def gain_of_mutex(workload: str, claimed: float) -> Judge:
     return judge
 
 
-def share(report: Report) -> Judged:
-    """2 %: of the study's pool where it was measured, in the middle of all workloads."""
-    shares = []
-    for workload in (*PREDICTABLE, *DYNAMIC):
-        engine = _engine(report, workload.name, "allocation")
-        time = medians(measured(report, workload.name, engine, "time"))
-        allocation = medians(measured(report, workload.name, engine, "allocation"))
-        name = _one_of(POOL, allocation)
-        if time.get(name) and name in allocation:
-            shares.append(allocation[name] / time[name])
-    if not shares:
-        return NOT_MEASURED
-    middle = median(shares)
-    near = 0.02 / FACTOR <= middle <= 0.02 * FACTOR
-    figures = f"{percent(middle)} in the middle of {len(shares)} workloads, {percent(min(shares))}"
-    return Judged(
-        "confirmed" if near else "not confirmed",
-        f"{figures} to {percent(max(shares))}",
-        "confirmed: between 1 and 4 %",
-    )
+def share(quantity: str, least: float, most: float) -> Judge:
+    """What the quantity is of the time, with the study's pool, in the middle of all workloads."""
+
+    def judge(report: Report) -> Judged:
+        shares = []
+        for workload in (*PREDICTABLE, *DYNAMIC):
+            engine = _engine(report, workload.name, quantity)
+            time = medians(measured(report, workload.name, engine, "time"))
+            part = medians(measured(report, workload.name, engine, quantity))
+            name = _one_of(POOL, part)
+            if time.get(name) and name in part:
+                shares.append(part[name] / time[name])
+        if not shares:
+            return NOT_MEASURED
+        middle = median(shares)
+        return Judged(
+            "confirmed" if least <= middle <= most else "not confirmed",
+            f"{percent(middle)} in the middle of {len(shares)} workloads, {percent(min(shares))} "
+            f"to {percent(max(shares))}",
+            f"confirmed: {percent(least)} to {percent(most)} in the middle",
+        )
+
+    return judge
 
 
 def best_in_predictable(report: Report) -> Judged:
@@ -160,7 +163,9 @@ def all_within(part: float) -> Judge:
 
 
 CLAIMS = (
-    Claim("allocation is 2 % of the time", share),
+    Claim("allocation is 2 % of the time", share("allocation", 0.01, 0.04)),
+    Claim("kernels are 95 % of the time", share("kernels", 0.9, 1.0)),
+    Claim("synchronisation is 3 % of the time", share("wait", 0.015, 0.06)),
     Claim(
         "async is 2.1 % faster than the pool with extreme sizes",
         gain_between("extreme_sizes", ASYNC, POOL, 0.021),
