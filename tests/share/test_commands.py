@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -179,12 +180,12 @@ def test_status_top_and_metrics_show_where_memory_is(
     assert main(["daemon", "metrics"]) == 0
     text = capfd.readouterr().out
     uuid = found["cards"][0]["uuid"]
-    assert f'vramkit_card_budget_bytes{{card="{uuid}"}} {20 * GIB}' in text
+    node = socket.gethostname()
+    assert f'vramkit_card_budget_bytes{{node="{node}",card="{uuid}"}} {20 * GIB}' in text
     assert r'name="a \"name\""' in text
 
 
 def test_metrics_over_http_on_loopback_only(daemon: Running) -> None:
-    import socket
     import urllib.request
 
     with socket.create_server(("127.0.0.1", 0)) as free:

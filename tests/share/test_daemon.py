@@ -23,6 +23,7 @@ from vramkit.share.connect import Controls, DaemonError
 from vramkit.share.daemon.connection import Peer
 from vramkit.share.daemon.credit_page import CreditPage
 from vramkit.share.protocol import encode
+from vramkit.share.settings import ShareSettings
 from vramkit.share.status import Status
 
 from .client import CARD, GIB, FakeClient, until
@@ -529,3 +530,16 @@ def test_programs_go_on_when_the_daemon_is_killed_and_started_again(
         until(lambda: all(e.turn > turn for e, turn in zip(some, turns, strict=True)), some)
     (card,) = status(path).cards
     assert card.held <= card.budget == 20 * GIB
+
+
+def test_fixed_daemon_is_neither_configured_nor_stopped(folder: Path) -> None:
+    running = Running(folder / "daemon.sock")
+    running.start(fixed=True)
+    try:
+        with Controls(running.path) as controls:
+            for request in ({"command": "stop"}, {"command": "configure", "name": "quantum"}):
+                with pytest.raises(DaemonError, match="started with --fixed"):
+                    controls.ask(**request)
+            assert controls.settings() == ShareSettings()
+    finally:
+        running.stop()

@@ -22,6 +22,7 @@ def daemon(
     *,
     foreground: bool = False,
     system: bool = False,
+    fixed: bool = False,
     lines: int = 50,
     json: bool = False,
 ) -> int:
@@ -35,6 +36,9 @@ def daemon(
         With start: stay in the foreground and log to stderr, as a service manager wants it.
     system
         With start: serve all users of this machine, at /run/vramkit; needs root.
+    fixed
+        With start --foreground: nobody may configure or stop it over its socket; for containers,
+        whose root would be taken for root.
     lines
         With logs: so many. Default: 50.
     json
@@ -44,7 +48,11 @@ def daemon(
 
     socket = paths.system_socket() if system else paths.chosen_socket()
     if action == "start":
-        return _start(socket, foreground=foreground, system=system, json=json)
+        if fixed and not foreground:
+            raise UsageError("--fixed goes with --foreground: signals are what ends such a daemon")
+        return _start(socket, foreground=foreground, system=system, fixed=fixed, json=json)
+    if fixed:
+        raise UsageError("--fixed goes with `vramkit daemon start --foreground`")
     if foreground or system:
         raise UsageError("--foreground and --system go with `vramkit daemon start`")
     if action == "stop":
@@ -60,7 +68,7 @@ def daemon(
     return 0
 
 
-def _start(socket: Path, *, foreground: bool, system: bool, json: bool) -> int:
+def _start(socket: Path, *, foreground: bool, system: bool, fixed: bool, json: bool) -> int:
     from vramkit.share.connect import DaemonError, NoDaemonError, ensure_daemon
     from vramkit.share.daemon.process import (
         AlreadyRunningError,
@@ -71,7 +79,7 @@ def _start(socket: Path, *, foreground: bool, system: bool, json: bool) -> int:
 
     try:
         if foreground:
-            serve_in_foreground(socket, system=system)
+            serve_in_foreground(socket, system=system, fixed=fixed)
             return 0
         if system:
             serve_in_background(socket, system=True)

@@ -62,19 +62,13 @@ def run(
         raise UsageError("run needs a program: vramkit run -- python my_program.py")
     if program[0].startswith("-"):
         raise UsageError(f"run has no option {program[0]}; see `vramkit run --help`")
-    if not 0.001 <= weight <= 1000:
-        raise UsageError(f"--weight is {weight:g}; it may be 0.001 to 1000")
-    if not -1000 <= priority <= 1000:
-        raise UsageError(f"--priority is {priority}; it may be -1000 to 1000")
-    if chaos < 0:
-        raise UsageError(f"--chaos is {chaos}; it may be 1 or more launches")
     if log is not None:
         must_be_writable("--log", log)
     try:
-        nbytes = parse_bytes(memory, "--memory") if memory is not None else 0
+        nbytes = parse_bytes(memory, "memory") if memory is not None else 0
+        options = RunOptions(mode, nbytes, weight, priority, pool, ipc, log, chaos)
     except ValueError as error:
-        raise UsageError(str(error)) from error
-    options = RunOptions(mode, nbytes, weight, priority, pool, ipc, log, chaos)
+        raise UsageError(f"--{error}") from error
     try:
         ended = run_shared(program, options)
     except ProgramNotFoundError as error:

@@ -6,12 +6,14 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from vramkit.share import paths, protocol
+from vramkit.share.settings import ShareSettings, read_settings
 from vramkit.share.status import Status
 
 SECONDS = 10.0
@@ -111,3 +113,24 @@ class Controls:
 
     def status(self) -> Status:
         return msgspec.convert(self.ask("status"), Status)
+
+    def wait_for_end(self) -> None:
+        """Returns when the daemon has ended. It stays as long as somebody waits here."""
+        self._socket.settimeout(None)
+        with suppress(OSError):
+            self._socket.recv(1)
+
+    def settings(self) -> ShareSettings:
+        return msgspec.convert(self.ask("settings"), ShareSettings)
+
+
+def settings_in_use(path: Path) -> ShareSettings:
+    """Those of the daemon at this socket, else those that the next one will read.
+
+    Raises SettingError.
+    """
+    try:
+        with Controls(path) as controls:
+            return controls.settings()
+    except NoDaemonError:
+        return read_settings(paths.settings_file(system=False))

@@ -7,7 +7,7 @@ installs hooks for the frameworks, and then runs the sitecustomize that it hides
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent / "site"
 
 
 @contextmanager
-def pooling() -> Iterator[dict[str, str]]:
-    """What the program's environment has to be given."""
-    paths = [str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
+def pooling(base: Mapping[str, str] = os.environ) -> Iterator[dict[str, str]]:
+    """What the program's environment has to be given, beside `base`."""
+    paths = [str(FOLDER), *filter(None, [base.get("PYTHONPATH")])]
     yield {"PYTHONPATH": os.pathsep.join(paths)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import tempfile
@@ -16,6 +17,10 @@ from vramkit.share.policy import PolicySettings
 
 ALL_CARDS = "all"
 LARGEST_FILE = 64 << 10
+DEFAULT_RESERVE = 2 << 30
+# On small cards the reserve is a part of the total.
+LARGEST_RESERVE_SHARE = 8
+MOST_OVERSUBSCRIPTION = 16.0
 
 
 class SettingError(ValueError):
@@ -34,8 +39,10 @@ class ShareSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host_limit: int = 0
     budget: dict[str, int] = {}
     reserve: int | None = None
+    oversubscription: float = 1.0
     idle_exit: float = 600.0
     metrics_port: int = 0
+    metrics_host: str = "127.0.0.1"
     admin_group: str = ""
 
     def for_policy(self) -> PolicySettings:
@@ -91,6 +98,14 @@ def _share(text: str) -> float:
     return value
 
 
+def _factor(text: str) -> float:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*", text)
+    value = float(match[1]) if match else 0.0
+    if not 1 <= value <= MOST_OVERSUBSCRIPTION:
+        raise ValueError(f'1 to {MOST_OVERSUBSCRIPTION:g}, such as "1.5"')
+    return value
+
+
 def _count(least: int, most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not re.fullmatch(r"\d{1,10}", text) or not least <= int(text) <= most:
@@ -104,6 +119,13 @@ def _policy(text: str) -> str:
     if text not in ("together", "exclusive"):
         raise ValueError('"together" or "exclusive"')
     return text
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise ValueError("an address of this machine, or 0.0.0.0 for all of them") from None
 
 
 def _group(text: str) -> str:
@@ -130,10 +152,14 @@ SETTINGS = {
     "host_limit": Setting(_bytes, "pinned host memory of a program; of those started from now on"),
     "budget": Setting(_bytes, "memory of a card for programs; without one: total less reserve"),
     "reserve": Setting(_reserve, "what is kept of a card for contexts and modules"),
+    "oversubscription": Setting(
+        _factor, "budgets times this are what a node announces to Ray or Kubernetes"
+    ),
     "idle_exit": Setting(
         _seconds(0.1, 10**7), "the daemon ends when nobody was there for that long"
     ),
-    "metrics_port": Setting(_count(0, 65535), "Prometheus metrics on 127.0.0.1; 0: none"),
+    "metrics_port": Setting(_count(0, 65535), "Prometheus metrics; 0: none"),
+    "metrics_host": Setting(_address, "the address of the metrics; 0.0.0.0: who can reach this"),
     "admin_group": Setting(_group, "who may configure a system-wide daemon, beside root"),
 }
 
@@ -154,6 +180,17 @@ def changed(settings: ShareSettings, name: str, text: str, card: str = ALL_CARDS
     if card != ALL_CARDS:
         raise SettingError(f"{name} holds for all cards; only budget can be set for one")
     return msgspec.structs.replace(settings, **{name: value})
+
+
+def card_budget(settings: ShareSettings, uuid: str, total: int, others: int = 0) -> int:
+    """Bytes of a card that programs may use together. `others`: what programs not ours use."""
+    budget = settings.budget.get(uuid, settings.budget.get(ALL_CARDS))
+    if budget is None:
+        reserve = settings.reserve
+        if reserve is None:
+            reserve = min(DEFAULT_RESERVE, total // LARGEST_RESERVE_SHARE)
+        budget = total - reserve - others
+    return min(max(budget, 0), total)
 
 
 def read_settings(path: Path) -> ShareSettings:

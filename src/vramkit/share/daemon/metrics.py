@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from vramkit.share.daemon.origin import origin_of
 from vramkit.share.status import Status
 
 CARD_GAUGES = {
@@ -26,16 +27,24 @@ PROGRAM_COUNTERS = {
 }
 
 
-def metrics_text(status: Status) -> str:
+def metrics_text(
+    status: Status, node: str, origin: Callable[[int], dict[str, str]] = origin_of
+) -> str:
+    """`node`: a label of all samples. `origin`: labels of a process."""
     lines: list[str] = []
+    here = {"node": node}
+    programs = {
+        program.client: here | _program(program) | origin(program.pid)
+        for program in status.programs
+    }
     for name, note in CARD_GAUGES.items():
-        samples = [({"card": card.uuid}, getattr(card, name)) for card in status.cards]
+        samples = [(here | {"card": card.uuid}, getattr(card, name)) for card in status.cards]
         lines += _metric(f"vramkit_card_{name}_bytes", "gauge", note, samples)
     uuids = {card.card: card.uuid for card in status.cards}
     for kind, table in (("gauge", PROGRAM_GAUGES), ("counter", PROGRAM_COUNTERS)):
         for name, note in table.items():
             samples = [
-                ({**_program(program), "card": uuids[each.card]}, getattr(each, name))
+                (programs[program.client] | {"card": uuids[each.card]}, getattr(each, name))
                 for program in status.programs
                 for each in program.cards
             ]
@@ -48,9 +57,9 @@ def metrics_text(status: Status) -> str:
         ("passed_over_total", "passed_over", "Times that the program did not stop in time"),
         ("waited_seconds_total", "waited_seconds", "Time that the program waited for its turns"),
     ):
-        samples = [(_program(each), getattr(each, attribute)) for each in status.programs]
+        samples = [(programs[each.client], getattr(each, attribute)) for each in status.programs]
         lines += _metric(f"vramkit_program_{name}", "counter", note, samples)
-    uptime: list[tuple[dict[str, str], float]] = [({}, status.daemon.uptime_seconds)]
+    uptime: list[tuple[dict[str, str], float]] = [(here, status.daemon.uptime_seconds)]
     lines += _metric("vramkit_uptime_seconds", "gauge", "Age of the daemon", uptime)
     return "\n".join(lines) + "\n"
 
@@ -65,9 +74,7 @@ def _metric(
     lines = [f"# HELP {name} {note}", f"# TYPE {name} {kind}"]
     for labels, value in samples:
         listed = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-        lines.append(
-            f"{name}{{{listed}}} {_number(value)}" if listed else f"{name} {_number(value)}"
-        )
+        lines.append(f"{name}{{{listed}}} {_number(value)}")
     return lines
 
 

@@ -37,19 +37,19 @@ def take_lock(path: Path) -> int:
     return handle
 
 
-def serve(path: Path, *, system: bool, ready: Callable[[], None]) -> None:
+def serve(path: Path, *, system: bool, ready: Callable[[], None], fixed: bool = False) -> None:
     """Runs the daemon in this process. Raises AlreadyRunningError, SettingError or OSError."""
     paths.make_folder(path.parent, system)
     os.umask(0o077)
     lock = take_lock(paths.lock_file(path))
     try:
-        asyncio.run(_serve(path, system, ready))
+        asyncio.run(_serve(path, system, fixed, ready))
     finally:
         os.close(lock)
 
 
-async def _serve(path: Path, system: bool, ready: Callable[[], None]) -> None:
-    server = Server(path, system=system)
+async def _serve(path: Path, system: bool, fixed: bool, ready: Callable[[], None]) -> None:
+    server = Server(path, system=system, fixed=fixed)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
@@ -57,11 +57,11 @@ async def _serve(path: Path, system: bool, ready: Callable[[], None]) -> None:
     await server.run(ready)
 
 
-def serve_in_foreground(path: Path, *, system: bool) -> None:
+def serve_in_foreground(path: Path, *, system: bool, fixed: bool = False) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_format())
     _log_to(handler)
-    serve(path, system=system, ready=lambda: None)
+    serve(path, system=system, ready=lambda: None, fixed=fixed)
 
 
 def serve_in_background(path: Path, *, system: bool) -> None:

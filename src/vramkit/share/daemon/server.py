@@ -66,11 +66,14 @@ class Server:
         path: Path,
         *,
         system: bool = False,
+        fixed: bool = False,
         settings_file: Path | None = None,
         peer: Callable[[socket.socket], Peer] = peer_of,
     ) -> None:
-        """`peer`: how the other end of a connection is known. Raises SettingError."""
-        self.path, self.system = path, system
+        """`fixed`: nobody may configure or stop it over the socket, which root of any container
+        could. `peer`: how the other end of a connection is known. Raises SettingError.
+        """
+        self.path, self.system, self.fixed = path, system, fixed
         self._settings_file = settings_file or paths.settings_file(system)
         self._peer = peer
         self._nvml = Nvml()
@@ -90,7 +93,8 @@ class Server:
         self._awaited: set[tuple[int, int]] = set()
         self._last_return = 0.0
         self._metrics_server: asyncio.Server | None = None
-        self._metrics_port = 0
+        self._metrics_place = ("", 0)
+        self._node = os.environ.get("VRAMKIT_NODE") or socket.gethostname()
         self._background: set[asyncio.Task[None]] = set()
 
     # Life
@@ -433,11 +437,13 @@ class Server:
         if command == "status":
             return {"status": self.status(peer)}
         if command == "metrics":
-            return {"text": metrics_text(self.status(peer))}
+            return {"text": metrics_text(self.status(peer), self._node)}
         if command == "settings":
             return {"settings": self.sharing.settings}
         if command not in ("configure", "stop"):
             return {"error": f"there is no command {command!r}"}
+        if self.fixed:
+            return {"error": "this daemon was started with --fixed: change the file of settings"}
         if not self._may_configure(peer):
             return {"error": "only root and the members of the group admin_group may do that"}
         if command == "stop":
@@ -489,20 +495,22 @@ class Server:
     # Metrics over HTTP
 
     async def _serve_metrics(self) -> None:
-        port = self.sharing.settings.metrics_port
-        if port == self._metrics_port:
+        settings = self.sharing.settings
+        place = settings.metrics_host, settings.metrics_port
+        if place == self._metrics_place:
             return
         if self._metrics_server is not None:
             self._metrics_server.close()
             self._metrics_server = None
-        self._metrics_port = port
+        self._metrics_place = place
+        host, port = place
         if port:
             try:
                 self._metrics_server = await asyncio.start_server(
-                    self._answer_http, "127.0.0.1", port, limit=8192
+                    self._answer_http, host, port, limit=8192
                 )
             except OSError as error:
-                logger.error("no metrics at port %d: %s", port, error)
+                logger.error("no metrics at %s, port %d: %s", host, port, error)
 
     async def _answer_http(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -510,7 +518,8 @@ class Server:
         try:
             request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
             found = request.startswith(b"GET /metrics ")
-            body = metrics_text(self.status(Peer(0, os.getuid(), 0))) if found else "not found\n"
+            everything = self.status(Peer(0, os.getuid(), 0))
+            body = metrics_text(everything, self._node) if found else "not found\n"
             head = (
                 f"HTTP/1.0 {'200 OK' if found else '404 Not Found'}\r\n"
                 "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"

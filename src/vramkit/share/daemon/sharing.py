@@ -17,14 +17,11 @@ from vramkit.share.daemon.credit_page import CreditPage
 from vramkit.share.ledger import Account, CreditError, Ledger, Usage
 from vramkit.share.policy import OutOfOrderError, Phase, Program, Scheduler
 from vramkit.share.protocol import MODES, Message
-from vramkit.share.settings import ALL_CARDS, ShareSettings
+from vramkit.share.settings import ShareSettings, card_budget
 from vramkit.share.status import CardStatus, ProgramOnCard, ProgramStatus
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_RESERVE = 2 << 30
-# On small cards the reserve is a part of the total.
-LARGEST_RESERVE_SHARE = 8
 MESSAGES_KEPT = 8
 
 Send = Callable[[Message, tuple[int, ...]], None]
@@ -275,15 +272,9 @@ class Sharing:
     def _set_budgets(self) -> None:
         from vramkit.share.daemon.nvml import uuid_text
 
-        chosen = self.settings.budget
         for card in self.ledger.cards.values():
-            budget = chosen.get(uuid_text(card.uuid), chosen.get(ALL_CARDS))
-            if budget is None:
-                reserve = self.settings.reserve
-                if reserve is None:
-                    reserve = min(DEFAULT_RESERVE, card.total // LARGEST_RESERVE_SHARE)
-                budget = card.total - reserve - (self.others.get(card.number) or 0)
-            card.budget = min(max(budget, 0), card.total)
+            others = self.others.get(card.number) or 0
+            card.budget = card_budget(self.settings, uuid_text(card.uuid), card.total, others)
 
     def _tell_limits(self) -> None:
         for card in self.ledger.cards.values():

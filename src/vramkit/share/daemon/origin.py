@@ -1,0 +1,37 @@
+"""Which pod or job a process belongs to, by its control group: labels that clusters know."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+# With systemd's driver the dashes of a pod's uid are underscores: "kubepods-pod1a2b3c4d_....slice".
+POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
+CONTAINER = re.compile(r"(?:^|[-/])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
+SLURM_JOB = re.compile(r"/job_(\d+)(?:/|$)")
+
+
+def origin_of(pid: int) -> dict[str, str]:
+    """Labels of a process: of Kubernetes, of Slurm, or none."""
+    try:
+        text = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    return origin_in(text)
+
+
+def origin_in(text: str) -> dict[str, str]:
+    """`text`: of /proc/PID/cgroup; each line ends with a path."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        path = line.split(":", 2)[-1]
+        pod = POD.search(path)
+        if pod is not None:
+            found["pod_uid"] = pod[1].replace("_", "-")
+            container = CONTAINER.search(path)
+            if container is not None:
+                found["container_id"] = container[1]
+        job = SLURM_JOB.search(path)
+        if job is not None:
+            found["slurm_job"] = job[1]
+    return found

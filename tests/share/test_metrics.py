@@ -1,0 +1,93 @@
+"""Prometheus metrics: the format, the labels by which clusters join them, and the dashboard."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from vramkit.share.daemon.metrics import metrics_text
+from vramkit.share.daemon.origin import origin_in, origin_of
+from vramkit.share.settings import SettingError, ShareSettings, changed
+from vramkit.share.status import CardStatus, DaemonStatus, ProgramOnCard, ProgramStatus, Status
+
+DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "vramkit.json"
+UID = "1a2b3c4d-1111-2222-3333-444455556666"
+SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)+)\} ([0-9.]+)')
+
+
+@pytest.fixture
+def text() -> str:
+    card = CardStatus(0, "GPU-a", 100, 80, 60, 20, None)
+    used = ProgramOnCard(0, 60, 70, 40, 30, 20, 10, 1000, 2000, 5, 0.5)
+    program = ProgramStatus(
+        3, 77, 0, 'a "b"', "idle", "swap", 1.0, 0, 0, 4, 1, 2.5, False, [], [used]
+    )
+    daemon = DaemonStatus(1, "/s", "0", True, 9.0, 30.0, None, 0)
+    return metrics_text(
+        Status(daemon, [card], [program]), "one", lambda pid: {"slurm_job": f"{pid}"}
+    )
+
+
+def test_every_sample_is_well_formed_and_names_its_node(text: str) -> None:
+    samples = [line for line in text.splitlines() if not line.startswith("#")]
+    matches = [SAMPLE.fullmatch(line) for line in samples]
+    assert all(match is not None and 'node="one"' in match[2] for match in matches), samples
+    program = next(line for line in samples if line.startswith("vramkit_program_swapped"))
+    assert program == (
+        'vramkit_program_swapped_bytes{node="one",pid="77",name="a \\"b\\"",uid="0",'
+        'slurm_job="77",card="GPU-a"} 30'
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "labels"),
+    [
+        (
+            "/kubepods.slice/kubepods-burstable.slice/"
+            f"kubepods-burstable-pod{UID.replace('-', '_')}.slice/cri-containerd-{'a' * 64}.scope",
+            {"pod_uid": UID, "container_id": "a" * 64},
+        ),
+        (f"/kubepods/besteffort/pod{UID}/{'b' * 64}", {"pod_uid": UID, "container_id": "b" * 64}),
+        # As a container sees its neighbours.
+        (
+            f"/../../kubepods-pod{UID.replace('-', '_')}.slice/crio-{'c' * 64}.scope/nested",
+            {"pod_uid": UID, "container_id": "c" * 64},
+        ),
+        ("/system.slice/slurmstepd.scope/job_42/step_0/user/task_0", {"slurm_job": "42"}),
+        ("/slurm/uid_1000/job_7", {"slurm_job": "7"}),
+        ("/user.slice/user-1000.slice/session-2.scope", {}),
+    ],
+)
+def test_origin_is_in_the_control_group(path: str, labels: dict[str, str]) -> None:
+    assert origin_in(f"12:pids:/\n0::{path}\n") == labels
+
+
+def test_process_that_is_gone_has_no_origin() -> None:
+    assert origin_of(2**30) == {}
+
+
+def test_dashboard_asks_for_what_there_is(text: str) -> None:
+    board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    queries += [each["query"] for each in board["templating"]["list"] if each["type"] == "query"]
+    told = {line.split("{")[0] for line in text.splitlines() if not line.startswith("#")}
+    asked = {name for query in queries for name in re.findall(r"vramkit_[a-z_]+", query)}
+    assert len(asked) >= 8 and asked <= told, asked - told
+    labels = {name for name in re.findall(r'([a-z_]+)="', text)}
+    by = {each.strip() for query in queries for group in re.findall(r"by \((.*?)\)", query)
+          for each in group.split(",")}  # fmt: skip
+    shown = {label for panel in board["panels"] for target in panel["targets"]
+             for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])}  # fmt: skip
+    assert by | shown <= labels
+    places = [tuple(panel["gridPos"].values()) for panel in board["panels"]]
+    assert len(set(places)) == len(places)
+    assert len({panel["id"] for panel in board["panels"]}) == len(places)
+
+
+def test_address_of_the_metrics_is_checked() -> None:
+    assert changed(ShareSettings(), "metrics_host", "0.0.0.0").metrics_host == "0.0.0.0"
+    with pytest.raises(SettingError, match=r"metrics_host is 'everywhere'; it may be an address"):
+        changed(ShareSettings(), "metrics_host", "everywhere")
