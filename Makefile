@@ -22,7 +22,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help setup test lint test-native test-python demo sanitize build/asan build/tsan soak \
+.PHONY: help setup test lint test-native test-python test-cluster demo sanitize build/asan build/tsan soak \
 	benchmarks format docs wheel clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -30,6 +30,7 @@ export PIP_ROOT_USER_ACTION := ignore
 help:
 	@echo "make demo       set up, then a short guided run (the GPU that is there, else a simulated one)"
 	@echo "make test       set up, lint, native tests, Python tests"
+	@echo "make test-cluster  the tests with real clusters, which are not part of make test"
 	@echo "make sanitize   native tests under address/undefined-behaviour and thread sanitizers"
 	@echo "make soak       the long versions of all tests, sanitizers included; before a release"
 	@echo "make format     lay out Python and C++ sources"
@@ -91,6 +92,11 @@ test-native: setup
 test-python: setup
 	@echo "==> Python tests"
 	pytest -q -n $(CORES) --dist worksteal -o faulthandler_timeout=$(PYTHON_TIMEOUT)
+
+# In one process: each cluster is three nodes and more.
+test-cluster: setup $(VENV)/requirements-ray.txt
+	@echo "==> clusters"
+	pytest -q --cluster tests/cluster
 
 demo: $(VENV)/package
 	@echo "==> vramkit demo"

@@ -44,6 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="sim[:PROFILE]|cuda",
         help="driver under test: the simulated GPU (default) or NVIDIA's",
     )
+    parser.addoption(
+        "--cluster",
+        action="store_true",
+        help="also run the tests that start clusters (`make test-cluster`)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,7 +63,10 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     on_card = config.getoption("driver") == "cuda"
+    with_clusters = config.getoption("cluster")
     for item in items:
+        if not with_clusters and item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.skip(reason="starts a cluster: `make test-cluster`"))
         if on_card and item.get_closest_marker("sim_only"):
             item.add_marker(pytest.mark.skip(reason="needs the simulated GPU"))
         for marker in item.iter_markers("frameworks"):

@@ -96,6 +96,35 @@ COMMANDS = {
 }
 
 
+CLUSTER = "This machine as a node of a cluster that places programs by GPU memory."
+
+CLUSTER_COMMANDS = {
+    "resources": """Print what this machine's cards announce.
+
+        ray start --head --resources "$(vramkit cluster resources --json)"
+
+        Exit status: 1 no driver, 2 wrong usage.""",
+    "start": """Start Ray on this machine, with its cards' memory as a resource.
+
+        vramkit cluster start -- --port 6379
+        vramkit cluster start --address 10.0.0.1:6379
+
+        Exit status: 1 no Ray, 2 wrong usage, else that of `ray start`.""",
+    "environment": """Print the environment of a program that somebody else starts, to share cards.
+
+        For prologues of batch systems: one line "export NAME=value" each. Starts the daemon where
+        none runs.
+
+        Exit status: 1 no daemon, 2 wrong usage.""",
+    "kubernetes-plugin": """Serve the kubelet of this node: pods ask for memory of its cards.
+
+        Runs until it is stopped, beside `vramkit daemon start --system`; deploy/kubernetes has the
+        manifest of both.
+
+        Exit status: 1 no card, or the kubelet refuses, 2 wrong usage.""",
+}
+
+
 def _paragraphs(text: str) -> str:
     """Only blank lines part what they stand between; the terminal's width does the rest."""
     return re.sub(r"(?<!\n)\n(?!\n)", " ", cleandoc(text))
@@ -129,6 +158,11 @@ def build_app() -> App:
         # The lab is an application of its own, and answers --help itself.
         own: dict[str, Any] = {"help_flags": []} if name == "lab" else {}
         app.command(f"vramkit.cli.{name}:{name}", name=name, help=_paragraphs(text), **own)
+    cluster = new_app("cluster", _paragraphs(CLUSTER))
+    for name, text in CLUSTER_COMMANDS.items():
+        function = name.replace("-", "_")
+        cluster.command(f"vramkit.cli.cluster:{function}", name=name, help=_paragraphs(text))
+    app.command(cluster)
     return app
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from vramkit.cli.errors import CommandError
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from vramkit.cluster.status import NodeStatus
     from vramkit.share.connect import Controls
     from vramkit.share.status import CardStatus, ProgramStatus, Status
 
@@ -37,9 +39,13 @@ def controls() -> Iterator[Controls]:
 
 
 def print_status(console: Console, status: Status) -> None:
+    print_parts(console, status_parts(status))
+
+
+def print_parts(console: Console, parts: Iterable[RenderableType]) -> None:
     if not console.is_terminal:
         console.width = PIPE_WIDTH
-    for part in status_parts(status):
+    for part in parts:
         console.print(part)
 
 
@@ -51,11 +57,46 @@ def status_parts(status: Status) -> list[RenderableType]:
     if not status.programs:
         parts.append(Text("no program is connected"))
         return parts
-    parts.append(_table(status))
+    parts.append(_table([("", program) for program in status.programs], with_node=False))
+    parts += [Text(line) for line in _said(status)]
+    return parts
+
+
+def cluster_parts(nodes: Sequence[NodeStatus]) -> list[RenderableType]:
+    """A line for each card and each problem, and one table of all programs."""
+    from rich.text import Text
+
+    if not nodes:
+        return [Text("no node of the cluster announces memory of cards")]
+    names = _names(nodes)
+    lines = [line for node in nodes for line in _node_lines(names[node.node], node)]
+    known = [(names[node.node], node.status) for node in nodes if node.status is not None]
+    rows = [(name, program) for name, status in known for program in status.programs]
+    said = [f"{name}: {line}" for name, status in known for line in _said(status)]
+    table = _table(rows, with_node=True) if rows else Text("no program is connected")
+    return [*map(Text, lines), table, *map(Text, said)]
+
+
+def _names(nodes: Sequence[NodeStatus]) -> dict[str, str]:
+    """By id: the host, with a part of the id where a host has several nodes."""
+    hosts = Counter(node.name for node in nodes)
+    return {
+        node.node: node.name if hosts[node.name] == 1 else f"{node.name}/{node.node[:6]}"
+        for node in nodes
+    }
+
+
+def _node_lines(name: str, node: NodeStatus) -> Iterator[str]:
+    if node.problem:
+        yield f"{name} ({node.address}): {node.problem}"
+    for card in node.status.cards if node.status is not None else []:
+        yield f"{name} {_card_line(card)}"
+
+
+def _said(status: Status) -> Iterator[str]:
     for program in status.programs:
         if program.messages:
-            parts.append(Text(f"{program.pid} {program.name}: {program.messages[-1]}"))
-    return parts
+            yield f"{program.pid} {program.name}: {program.messages[-1]}"
 
 
 def _card_line(card: CardStatus) -> str:
@@ -69,12 +110,15 @@ def _card_line(card: CardStatus) -> str:
     return line if not card.others else f"{line}; others use {bytes_text(card.others)}"
 
 
-def _table(status: Status) -> RenderableType:
+def _table(rows: Iterable[tuple[str, ProgramStatus]], *, with_node: bool) -> RenderableType:
+    """`rows`: a program, and the node that it runs on."""
     from rich.table import Table
 
     from vramkit.report.units import bytes_text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
+    if with_node:
+        table.add_column("NODE", no_wrap=True)
     for name, right in (
         ("PID", True),
         ("PROGRAM", False),
@@ -90,7 +134,7 @@ def _table(status: Status) -> RenderableType:
         ("WAITED", True),
     ):
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
-    for program in status.programs:
+    for node, program in rows:
         for number, row in enumerate(program.cards or [None]):
             sizes = ["", "", "", "", ""] if row is None else [
                 str(row.card),
@@ -101,6 +145,7 @@ def _table(status: Status) -> RenderableType:
             )
             first = number == 0
             table.add_row(
+                *([node if first else ""] if with_node else []),
                 str(program.pid) if first else "",
                 program.name if first else "",
                 _state(program) if first else "",

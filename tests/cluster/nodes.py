@@ -1,0 +1,122 @@
+"""A Ray cluster on this machine: each node has a simulated card, a daemon and folders of its own.
+
+When it ends nothing may be left: no process, no socket, no shared file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MIB = 1 << 20
+SECONDS = 60.0
+CAPACITY = 80 * MIB
+RESERVE = 16 * MIB
+OVERSUBSCRIPTION = 2.0
+ANNOUNCED = 128
+"""(80 MiB less 16) times 2."""
+
+
+def until(condition: Callable[[], Any], describe: Callable[[], object] = str) -> Any:
+    """Waits for what must happen, and gives what the condition was."""
+    end = time.monotonic() + SECONDS
+    while not (found := condition()):
+        assert time.monotonic() < end, f"did not happen: {describe()}"
+        time.sleep(0.02)
+    return found
+
+
+def processes_in(folder: Path) -> list[int]:
+    """Processes that were started for this folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes()
+            running = (process / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        except OSError:
+            continue
+        if running and f"{folder}/".encode() in environment and int(process.name) != os.getpid():
+            found.append(int(process.name))
+    return found
+
+
+class Node:
+    """The folders and the environment of one node."""
+
+    def __init__(self, folder: Path, *, enforced: bool = True) -> None:
+        self.folder = folder
+        self.socket = folder / "daemon.sock"
+        (folder / "vramkit").mkdir(parents=True, mode=0o700)
+        folder.chmod(0o700)
+        settings = {
+            "quantum": 0.05,
+            "reserve": RESERVE,
+            "oversubscription": OVERSUBSCRIPTION,
+            "idle_exit": 0.5,
+        }
+        (folder / "vramkit" / "share.json").write_text(json.dumps(settings))
+        self.card = f"{folder.parent.name}-{folder.name}"
+        self.environment = {
+            "XDG_RUNTIME_DIR": f"{folder}/",
+            "XDG_CONFIG_HOME": f"{folder}/",
+            "VRAMKIT_SOCKET": str(self.socket),
+            "VRAMKIT_DRIVER": "sim",
+            "VRAMKIT_SIM": f"card={self.card},clock=wall,capacity={CAPACITY},checker=off",
+        }
+        if enforced:
+            from vramkit.integrations.ray import node_environment
+
+            self.environment |= node_environment({})
+
+    def left(self) -> list[str]:
+        """What is there that should not be when the node is gone."""
+        # A simulated card whose last process was killed stays, for the next process.
+        allowed = {"vramkit", "clients.json", "daemon.lock", "daemon.log"}
+        allowed |= {f"vramkit-sim-{os.getuid()}"}
+        found = [str(each) for each in self.folder.iterdir() if each.name not in allowed]
+        found += [str(each) for each in (self.folder / "vramkit").iterdir() if each.is_socket()]
+        found += [each for each in os.listdir("/dev/shm") if self.card in each]
+        return found + [f"process {each}" for each in processes_in(self.folder)]
+
+
+class RayCluster:
+    """A head without a card, and nodes."""
+
+    def __init__(self, folder: Path) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.folder = folder
+        self.nodes: dict[str, tuple[Node, Any]] = {}
+        self._cluster = Cluster(
+            initialize_head=True,
+            head_node_args={"num_cpus": 0, "include_dashboard": False},
+        )
+
+    @property
+    def address(self) -> str:
+        return str(self._cluster.address)
+
+    def add(self, name: str, *, enforced: bool = True, cards: int = 1) -> str:
+        """A node; its id in the cluster. With several cards Ray counts them."""
+        node = Node(self.folder / name, enforced=enforced)
+        started = self._cluster.add_node(
+            num_cpus=8,
+            num_gpus=cards if cards > 1 else 0,
+            resources={"vram_mib": cards * ANNOUNCED},
+            env_vars=node.environment,
+        )
+        self.nodes[started.node_id] = node, started
+        return str(started.node_id)
+
+    def remove(self, number: str, *, at_once: bool = False) -> Node:
+        node, started = self.nodes.pop(number)
+        self._cluster.remove_node(started, allow_graceful=not at_once)
+        return node
+
+    def shutdown(self) -> list[Node]:
+        self._cluster.shutdown()
+        return [node for node, _ in self.nodes.values()]
