@@ -1,0 +1,373 @@
+"""The device plugin against a kubelet: registration, health, allocation, CDI files, clean-up."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vramkit.cli.app import main
+from vramkit.cluster.cards import probe
+from vramkit.driver.opening import sim_folder
+from vramkit.share.connect import Controls, NoDaemonError
+
+from .nodes import MIB, until
+
+grpc = pytest.importorskip("grpc", reason="grpcio is not installed: vramkit[kubernetes]")
+
+from vramkit.integrations.kubernetes import cdi, units  # noqa: E402
+from vramkit.integrations.kubernetes.agent import Agent, Places, Rhythm  # noqa: E402
+from vramkit.integrations.kubernetes.kubelet import KubeletError  # noqa: E402
+
+from .kubelet import Kubelet  # noqa: E402
+
+pytestmark = [pytest.mark.sim_only, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+A, B = (f"GPU-{letter * 8}-1111-2222-3333-444444444444" for letter in "ab")
+
+
+class Node:
+    """A kubelet, a daemon and the plugin, in folders of the test. Cards are what the test says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.kubelet = Kubelet(folder / "k")
+        self.socket = folder / "run" / "daemon.sock"
+        self.places = Places(folder / "k", folder / "cdi", folder / "lib", self.socket)
+        self.cards = [(A, 1024 * MIB), (B, 2048 * MIB)]
+        self.problem: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def find_cards(self) -> list[tuple[str, int]]:
+        if not self.cards:
+            raise OSError("no driver")
+        return self.cards
+
+    def start(self, **options: Any) -> Agent:
+        unit = units.Unit(options.pop("unit", 64))
+        rhythm = Rhythm(0.02, 0.05, 0.05)
+        self.agent = Agent(
+            unit, places=self.places, rhythm=rhythm, find_cards=self.find_cards, **options
+        )
+
+        def run() -> None:
+            try:
+                self.agent.run()
+            except Exception as error:
+                self.problem = error
+
+        self._thread = threading.Thread(target=run)
+        self._thread.start()
+        return self.agent
+
+    def stop(self) -> None:
+        if self._thread is not None:
+            self.agent.stop()
+            self._thread.join(30)
+            assert not self._thread.is_alive()
+            self._thread = None
+
+    def specs(self) -> dict[str, Any]:
+        """By the qualified name of the device."""
+        found = {}
+        for path in self.places.cdi.glob("*.json"):
+            spec = json.loads(path.read_text())
+            must_follow_cdi(spec)
+            for each in spec["devices"]:
+                found[f"{spec['kind']}={each['name']}"] = each["containerEdits"]
+        return found
+
+    def stop_daemon(self) -> None:
+        try:
+            with Controls(self.socket) as controls:
+                controls.ask("stop")
+        except NoDaemonError:
+            return
+        until(lambda: not self.socket.exists())
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    folder = Path(tempfile.mkdtemp(prefix="vk-", dir="/tmp"))
+    settings = {"reserve": 0, "idle_exit": 0.5}
+    (folder / "vramkit").mkdir()
+    (folder / "vramkit" / "share.json").write_text(json.dumps(settings))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    made = Node(folder)
+    made.kubelet.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+        made.stop_daemon()
+        made.kubelet.stop()
+        assert not (made.places.plugins / "vramkit.dev-vram-64mib.sock").exists()
+        shutil.rmtree(folder)
+
+
+def must_follow_cdi(spec: dict[str, Any]) -> None:
+    """The rules of the CDI specification and of its schema, for what may be in our files."""
+    assert set(spec) == {"cdiVersion", "kind", "devices"}
+    assert re.fullmatch(r"\d+\.\d+\.\d+", spec["cdiVersion"])
+    vendor, slash, kind = spec["kind"].partition("/")
+    assert slash and re.fullmatch(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?", vendor)
+    assert re.fullmatch(r"[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?", kind)
+    assert spec["devices"] and isinstance(spec["devices"], list)
+    for device in spec["devices"]:
+        assert set(device) == {"name", "containerEdits"}
+        assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?", device["name"])
+        edits = device["containerEdits"]
+        assert edits and set(edits) <= {"env", "mounts", "deviceNodes", "hooks"}
+        assert all(re.fullmatch(r"[A-Z_]+=.*", each) for each in edits["env"])
+        for mount in edits["mounts"]:
+            assert set(mount) == {"hostPath", "containerPath", "options"}
+            assert os.path.isabs(mount["hostPath"]) and os.path.isabs(mount["containerPath"])
+            assert all(isinstance(each, str) for each in mount["options"])
+
+
+# With a kubelet
+
+
+def test_registers_and_lists_units_of_all_cards(node: Node) -> None:
+    node.start(oversubscription=1.5)
+    found = node.kubelet.devices()
+    (request,) = node.kubelet.registered
+    assert request.version == "v1beta1"
+    assert request.resource_name == "vramkit.dev/vram-64mib"
+    assert request.options.get_preferred_allocation_available
+    assert (node.places.plugins / request.endpoint).is_socket()
+    per_card = [sum(units.card_of(each) == uuid for each in found) for uuid in (A, B)]
+    assert per_card == [24, 48]
+    assert set(found.values()) == {"Healthy"}
+
+
+def test_container_gets_the_gate_the_limit_and_the_socket(node: Node) -> None:
+    node.start()
+    answer = node.kubelet.admit("pod", 4)
+    names = [each.name for each in answer.cdi_devices]
+    assert names == [f"vramkit.dev/vram={A}-256mib"]
+    assert dict(answer.envs) == {"NVIDIA_VISIBLE_DEVICES": A}
+    edits = node.specs()[names[0]]
+    told = dict(each.split("=", 1) for each in edits["env"])
+    assert told["VRAMKIT_SHARE_MEMORY"] == str(256 * MIB)
+    assert told["VRAMKIT_SHARE"] == "swap"
+    inside = {Path(each["containerPath"]): Path(each["hostPath"]) for each in edits["mounts"]}
+    preload, socket = Path(told["LD_PRELOAD"]), Path(told["VRAMKIT_SHARE_SOCKET"])
+    assert (inside[preload.parent] / preload.name).is_file()
+    assert (inside[preload.parent] / "libvramkit_share.so").is_file()
+    assert (inside[socket.parent] / socket.name).is_socket()
+    assert all("ro" in each["options"] for each in edits["mounts"])
+    # A pod's manifest may say these itself.
+    assert not {"VRAMKIT_SHARE_WEIGHT", "VRAMKIT_SHARE_PRIORITY"} & set(told)
+
+
+@pytest.mark.parametrize(
+    ("nvidia", "names", "variables"),
+    [("cdi", [f"nvidia.com/gpu={A}"], {}), ("none", [], {})],
+)
+def test_card_itself_comes_from_nvidia(
+    node: Node, nvidia: Any, names: list[str], variables: dict[str, str]
+) -> None:
+    node.start(nvidia=nvidia)
+    answer = node.kubelet.admit("pod", 1)
+    assert [each.name for each in answer.cdi_devices][1:] == names
+    assert dict(answer.envs) == variables
+
+
+IN_CONTAINER = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context, free, total, address = (ctypes.c_uint64() for _ in range(4))
+cuda.cuInit(0)
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+sizes = 60, 5
+print(total.value, *(cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size << 20))
+                     for size in sizes))
+"""
+
+
+def test_what_a_container_gets_enforces_its_limit(node: Node) -> None:
+    """A program with the variables of the CDI file, the mounts' paths replaced by the host's."""
+    node.start()
+    answer = node.kubelet.admit("pod", 1)
+    edits = node.specs()[answer.cdi_devices[0].name]
+    told = dict(each.split("=", 1) for each in edits["env"])
+    for mount in edits["mounts"]:
+        for name, value in told.items():
+            told[name] = value.replace(mount["containerPath"], mount["hostPath"])
+    sim = f"card=k8s-{os.getpid()},clock=wall,capacity=256MiB,checker=off"
+    # The driver of the container, which finds the gate before it.
+    driver = str(sim_folder() / "libcuda.so.1")
+    environment = {**os.environ, **told, "VRAMKIT_GATE_DRIVER": driver, "VRAMKIT_SIM": sim}
+    environment.pop("VRAMKIT_DRIVER", None)
+    done = subprocess.run(
+        [sys.executable, "-c", IN_CONTAINER],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # Its own memory and no more: error 2 is out of memory.
+    assert done.stdout.split() == [str(64 * MIB), "0", "2"], done.stderr
+
+
+def test_what_no_card_has_alone_is_refused_with_the_reason(node: Node) -> None:
+    node.start()
+    node.kubelet.admit("first", 30)
+    with pytest.raises(grpc.RpcError, match="a container's memory is on one card"):
+        node.kubelet.admit("second", 17)
+    assert node.kubelet.admit("third", 16).cdi_devices[0].name.startswith(f"vramkit.dev/vram={A}")
+
+
+def test_container_larger_than_its_card_is_refused(node: Node) -> None:
+    """Oversubscribed cards have more units than memory."""
+    node.start(oversubscription=4)
+    with pytest.raises(grpc.RpcError, match="cannot be larger than its card"):
+        node.kubelet.admit("pod", 64)
+
+
+def test_registers_again_with_a_kubelet_that_was_restarted(node: Node) -> None:
+    node.start()
+    before = node.kubelet.devices()
+    node.kubelet.admit("pod", 2)
+    node.kubelet.restart()
+    until(lambda: node.kubelet.registered)
+    assert node.kubelet.devices() == before
+    assert node.kubelet.admit("another", 2).cdi_devices
+
+
+def test_waits_for_a_kubelet_that_is_not_there_yet(node: Node) -> None:
+    node.kubelet.stop()
+    (node.places.plugins / "kubelet.sock").unlink(missing_ok=True)
+    node.start()
+    until(lambda: node.agent._with_daemon)
+    node.kubelet.start()
+    assert node.kubelet.devices()
+
+
+def test_socket_that_was_removed_is_made_again(node: Node) -> None:
+    node.start()
+    node.kubelet.devices()
+    node.agent.socket.unlink()
+    until(lambda: len(node.kubelet.registered) == 2)
+    until(node.agent.socket.is_socket)
+    assert node.kubelet.admit("pod", 1).cdi_devices
+
+
+def test_card_that_fails_is_unhealthy_until_it_is_back(node: Node) -> None:
+    node.start()
+    assert len(node.kubelet.healthy()) == 48
+    node.cards = [(A, 1024 * MIB)]
+    until(lambda: len(node.kubelet.healthy()) == 16)
+    assert len(node.kubelet.devices()) == 48
+    node.cards = []  # the driver itself fails
+    until(lambda: node.kubelet.healthy() == [])
+    node.cards = [(A, 1024 * MIB), (B, 2048 * MIB)]
+    until(lambda: len(node.kubelet.healthy()) == 48)
+
+
+def test_without_a_daemon_no_card_takes_another_pod(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.start()
+    assert node.kubelet.healthy()
+    from vramkit.share import keeper
+
+    def refused(path: Path) -> None:
+        raise NoDaemonError("none")
+
+    with monkeypatch.context() as without:
+        without.setattr(keeper, "ensure_daemon", refused)
+        node.stop_daemon()
+        until(lambda: node.kubelet.healthy() == [])
+    until(lambda: len(node.kubelet.healthy()) == 48)
+
+
+def test_plugin_that_the_kubelet_refuses_ends_with_its_reason(node: Node) -> None:
+    node.kubelet.refuses = "the name is taken"
+    node.start()
+    until(lambda: node.problem is not None)
+    assert isinstance(node.problem, KubeletError)
+    assert "refuses vramkit.dev/vram-64mib: the name is taken" in str(node.problem)
+
+
+def test_files_go_with_the_pods(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not with the plugin: a container may start again before another plugin runs."""
+    monkeypatch.setattr(cdi.Specs.prune, "__defaults__", (0.0,))
+    node.start()
+    one = node.kubelet.admit("one", 2).cdi_devices[0].name
+    until(lambda: list(node.specs()) == [one])
+    node.kubelet.admit("same", 2)
+    two = node.kubelet.admit("two", 3).cdi_devices[0].name
+    assert set(node.specs()) == {one, two}
+    del node.kubelet.pods["one"]
+    node.stop()
+    assert set(node.specs()) == {one, two}
+    (path,) = node.places.libraries.glob("gate-*")
+    path.rename(path.with_name("gate-older"))
+    node.start()
+    until(lambda: node.specs()[one]["mounts"][0]["hostPath"] != str(path.with_name("gate-older")))
+    del node.kubelet.pods["same"]
+    until(lambda: set(node.specs()) == {two})
+    del node.kubelet.pods["two"]
+    until(lambda: node.specs() == {})
+    until(lambda: [each.name for each in node.places.libraries.iterdir()] == [path.name])
+
+
+def test_young_file_stays_for_a_pod_that_is_not_listed_yet(tmp_path: Path) -> None:
+    specs = cdi.Specs(tmp_path)
+    specs.write("a-1mib", cdi.Edits({"A": "1"}, {}))
+    assert specs.prune(set()) == []
+    assert specs.prune({"a-1mib"}, 0.0) == []
+    assert specs.prune(set(), 0.0) == ["a-1mib"] and list(tmp_path.iterdir()) == []
+
+
+# Cards and the command
+
+
+def test_cards_are_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VRAMKIT_DRIVER", "sim")
+    monkeypatch.setenv("VRAMKIT_SIM", "devices=2,capacity=1GiB")
+    found = probe()
+    assert [total for _, total in found] == [1 << 30] * 2 and found[0][0] != found[1][0]
+    monkeypatch.setenv("VRAMKIT_SIM", "devices=none")
+    with pytest.raises(OSError, match="devices"):
+        probe()
+
+
+def test_command_serves_until_it_is_stopped(node: Node) -> None:
+    words = ["--unit=128MiB", "--nvidia=none", f"--kubelet={node.places.kubelet}"]
+    words += [f"--cdi={node.places.cdi}", f"--libraries={node.places.libraries}"]
+    environment = {**os.environ, "VRAMKIT_DRIVER": "sim", "VRAMKIT_SOCKET": str(node.socket)}
+    environment["VRAMKIT_SIM"] = "capacity=1GiB"
+    command = [sys.executable, "-m", "vramkit.cli", "cluster", "kubernetes-plugin", *words]
+    plugin = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        until(lambda: node.kubelet.lists or plugin.poll() is not None)
+        assert len(node.kubelet.devices()) == 8
+        assert node.kubelet.resource == "vramkit.dev/vram-128mib"
+    finally:
+        plugin.terminate()
+        _, said = plugin.communicate(timeout=30)
+    assert plugin.returncode == 0, said
+    assert [each.name for each in node.places.plugins.iterdir()] == ["kubelet.sock"]
+
+
+@pytest.mark.parametrize("unit", ["3MiB", "2GiB", "1000000", "much"])
+def test_unit_that_cannot_be_is_wrong_usage(
+    unit: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["cluster", "kubernetes-plugin", "--unit", unit]) == 2
+    assert "unit is" in capsys.readouterr().err
