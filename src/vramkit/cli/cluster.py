@@ -138,7 +138,7 @@ def environment(
 
 def kubernetes_plugin(
     *,
-    unit: str = "256MiB",
+    unit: str = "1MiB",
     oversubscription: float | None = None,
     nvidia: Literal["runtime", "cdi", "none"] = "runtime",
     kubelet: Path = Path("/var/lib/kubelet"),
@@ -150,8 +150,8 @@ def kubernetes_plugin(
     Parameters
     ----------
     unit
-        What pods count in, a power of two up to 1GiB; the resource's name says it. Default: 256MiB,
-        hence vramkit.dev/vram-256mib.
+        What pods count in, a power of two up to 1GiB; the resource's name says it. Default: 1MiB,
+        hence vramkit.dev/vram-mib, which holds up to 186 GiB a node.
     oversubscription
         Announce the budgets times this. Default: that of `vramkit config oversubscription`.
     nvidia

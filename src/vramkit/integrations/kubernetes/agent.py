@@ -25,7 +25,7 @@ from vramkit.integrations.kubernetes.cdi import (
 )
 from vramkit.integrations.kubernetes.kubelet import allocations, identity, register
 from vramkit.integrations.kubernetes.plugin import DevicePlugin
-from vramkit.integrations.kubernetes.units import Unit
+from vramkit.integrations.kubernetes.units import Unit, card_tag
 from vramkit.launch.gate import NAMES
 from vramkit.share import paths
 from vramkit.share.connect import settings_in_use
@@ -213,9 +213,14 @@ class Agent:
         if found is None:
             logger.info("the kubelet does not say what pods have: nothing is removed")
             return
-        in_use = {device_name(uuid, count * self.unit.mib * MIB) for uuid, count in found}
+        in_use = {(tag, count * self.unit.mib * MIB) for tag, count in found}
+
+        def is_used(name: str) -> bool:
+            parsed = parse_device_name(name)
+            return parsed is not None and (card_tag(parsed[0]), parsed[1]) in in_use
+
         try:
-            for name in self._specs.prune(in_use):
+            for name in self._specs.prune(is_used):
                 logger.info("removed the specification of %s", name)
             if not found and not self._specs.names():
                 libraries.prune(self.places.libraries, self._gate)
