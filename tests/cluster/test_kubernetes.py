@@ -146,7 +146,9 @@ def test_registers_and_lists_units_of_all_cards(node: Node) -> None:
     assert request.resource_name == "vramkit.dev/vram-64mib"
     assert request.options.get_preferred_allocation_available
     assert (node.places.plugins / request.endpoint).is_socket()
-    per_card = [sum(units.tag_of(each) == units.card_tag(uuid) for each in found) for uuid in (A, B)]
+    per_card = [
+        sum(units.tag_of(each) == units.card_tag(uuid) for each in found) for uuid in (A, B)
+    ]
     assert per_card == [24, 48]
     assert set(found.values()) == {"Healthy"}
 
