@@ -56,8 +56,20 @@ def test_every_sample_is_well_formed_and_names_its_node(text: str) -> None:
             f"/../../kubepods-pod{UID.replace('-', '_')}.slice/crio-{'c' * 64}.scope/nested",
             {"pod_uid": UID, "container_id": "c" * 64},
         ),
+        # A static pod; containerd that was not told of systemd.
+        (
+            f"/system.slice/containerd.service/kubepods-burstable-pod{'d' * 32}.slice:"
+            f"cri-containerd:{'e' * 64}",
+            {"pod_uid": "d" * 32, "container_id": "e" * 64},
+        ),
         ("/system.slice/slurmstepd.scope/job_42/step_0/user/task_0", {"slurm_job": "42"}),
+        ("/system.slice/gpu1_slurmstepd.scope/job_42/step_batch", {"slurm_job": "42"}),
         ("/slurm/uid_1000/job_7", {"slurm_job": "7"}),
+        ("/slurm_gpu1/uid_1000/job_7/step_0", {"slurm_job": "7"}),
+        # Of somebody else: no job of Slurm, and no pod.
+        ("/user.slice/job_7", {}),
+        (f"/build/tripod{'a' * 32}", {}),
+        (f"/docker/{'f' * 64}", {}),
         ("/user.slice/user-1000.slice/session-2.scope", {}),
     ],
 )

@@ -115,6 +115,7 @@ def environment(
         A folder that is there as long as the program; what is put there is for the caller to
         remove. Default: one beside the user's socket.
     """
+    from vramkit.cluster.cards import MIB
     from vramkit.launch import LaunchError
     from vramkit.share.connect import DaemonError, NoDaemonError
     from vramkit.share.run import RunOptions, environment_here
@@ -122,7 +123,10 @@ def environment(
     from vramkit.weights.budget import parse_bytes
 
     try:
-        options = RunOptions(mode, parse_bytes(memory, "memory"), weight, priority, pool)
+        nbytes = parse_bytes(memory, "memory")
+        if nbytes < MIB:
+            raise ValueError(f"memory is {memory!r}; it may be 1 MiB or more, such as 24GiB")
+        options = RunOptions(mode, nbytes, weight, priority, pool)
     except ValueError as error:
         raise UsageError(f"--{error}") from error
     try:

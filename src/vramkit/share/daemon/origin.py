@@ -6,9 +6,15 @@ import re
 from pathlib import Path
 
 # With systemd's driver the dashes of a pod's uid are underscores: "kubepods-pod1a2b3c4d_....slice".
-POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
-CONTAINER = re.compile(r"(?:^|[-/])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
-SLURM_JOB = re.compile(r"/job_(\d+)(?:/|$)")
+# The uid of a static pod is 32 digits without any.
+POD = re.compile(
+    r"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?=[./:]|$)"
+)
+# containerd without systemd's driver: "...slice:cri-containerd:ID".
+CONTAINER = re.compile(r"(?:^|[-/:])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
+# Version 1 has "/slurm/uid_1/job_2" or "/slurm_NODE/uid_1/job_2", version 2
+# "/system.slice/NODE_slurmstepd.scope/job_2".
+SLURM_JOB = re.compile(r"/[^/]*slurm[^/]*/(?:uid_\d+/)?job_(\d+)(?:/|$)")
 
 
 def origin_of(pid: int) -> dict[str, str]:
