@@ -14,6 +14,8 @@ from typing import Any
 
 MIB = 1 << 20
 SECONDS = 60.0
+# The least that Ray takes, on disk: /dev/shm of a container is small, and what is there is seen.
+OBJECT_STORE = 75 * MIB
 CAPACITY = 80 * MIB
 RESERVE = 16 * MIB
 OVERSUBSCRIPTION = 2.0
@@ -47,9 +49,9 @@ def processes_in(folder: Path) -> list[int]:
 class Node:
     """The folders and the environment of one node."""
 
-    def __init__(self, folder: Path, *, enforced: bool = True) -> None:
+    def __init__(self, folder: Path, *, enforced: bool = True, socket: Path | None = None) -> None:
         self.folder = folder
-        self.socket = folder / "daemon.sock"
+        self.socket = socket or folder / "daemon.sock"
         (folder / "vramkit").mkdir(parents=True, mode=0o700)
         folder.chmod(0o700)
         settings = {
@@ -93,21 +95,25 @@ class RayCluster:
         self.nodes: dict[str, tuple[Node, Any]] = {}
         self._cluster = Cluster(
             initialize_head=True,
-            head_node_args={"num_cpus": 0, "include_dashboard": False},
+            head_node_args={"num_cpus": 0, "include_dashboard": False, **self._store()},
         )
 
     @property
     def address(self) -> str:
         return str(self._cluster.address)
 
-    def add(self, name: str, *, enforced: bool = True, cards: int = 1) -> str:
-        """A node; its id in the cluster. With several cards Ray counts them."""
-        node = Node(self.folder / name, enforced=enforced)
+    def _store(self) -> dict[str, Any]:
+        return {"object_store_memory": OBJECT_STORE, "plasma_directory": str(self.folder)}
+
+    def add(self, name: str, *, cards: int = 1, **options: Any) -> str:
+        """A node; its id in the cluster. With several cards Ray counts them. `options`: of Node."""
+        node = Node(self.folder / name, **options)
         started = self._cluster.add_node(
             num_cpus=8,
             num_gpus=cards if cards > 1 else 0,
             resources={"vram_mib": cards * ANNOUNCED},
             env_vars=node.environment,
+            **self._store(),
         )
         self.nodes[started.node_id] = node, started
         return str(started.node_id)

@@ -78,7 +78,7 @@ def _look() -> bytes:
             look.status = msgspec.json.encode(controls.status())
     except NoDaemonError:
         look.problem = "no daemon; the first task or actor of options() starts one"
-    except DaemonError as error:
+    except (DaemonError, OSError) as error:
         look.problem = str(error)
     return msgspec.msgpack.encode(look)
 
