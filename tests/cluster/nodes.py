@@ -14,8 +14,6 @@ from typing import Any
 
 MIB = 1 << 20
 SECONDS = 60.0
-# The least that Ray takes, on disk: /dev/shm of a container is small, and what is there is seen.
-OBJECT_STORE = 75 * MIB
 CAPACITY = 80 * MIB
 RESERVE = 16 * MIB
 OVERSUBSCRIPTION = 2.0
@@ -83,46 +81,3 @@ class Node:
         found += [str(each) for each in (self.folder / "vramkit").iterdir() if each.is_socket()]
         found += [each for each in os.listdir("/dev/shm") if self.card in each]
         return found + [f"process {each}" for each in processes_in(self.folder)]
-
-
-class RayCluster:
-    """A head without a card, and nodes."""
-
-    def __init__(self, folder: Path) -> None:
-        from ray.cluster_utils import Cluster
-
-        self.folder = folder
-        self.nodes: dict[str, tuple[Node, Any]] = {}
-        self._cluster = Cluster(
-            initialize_head=True,
-            head_node_args={"num_cpus": 0, "include_dashboard": False, **self._store()},
-        )
-
-    @property
-    def address(self) -> str:
-        return str(self._cluster.address)
-
-    def _store(self) -> dict[str, Any]:
-        return {"object_store_memory": OBJECT_STORE, "plasma_directory": str(self.folder)}
-
-    def add(self, name: str, *, cards: int = 1, **options: Any) -> str:
-        """A node; its id in the cluster. With several cards Ray counts them. `options`: of Node."""
-        node = Node(self.folder / name, **options)
-        started = self._cluster.add_node(
-            num_cpus=8,
-            num_gpus=cards if cards > 1 else 0,
-            resources={"vram_mib": cards * ANNOUNCED},
-            env_vars=node.environment,
-            **self._store(),
-        )
-        self.nodes[started.node_id] = node, started
-        return str(started.node_id)
-
-    def remove(self, number: str, *, at_once: bool = False) -> Node:
-        node, started = self.nodes.pop(number)
-        self._cluster.remove_node(started, allow_graceful=not at_once)
-        return node
-
-    def shutdown(self) -> list[Node]:
-        self._cluster.shutdown()
-        return [node for node, _ in self.nodes.values()]

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from host.machine import write_meminfo
 
 from vramkit.cli.app import main
-from vramkit.cluster.cards import cards_here
+from vramkit.cluster.cards import Card, cards_here, host_shortage
 from vramkit.integrations.ray import node
 from vramkit.share.settings import ALL_CARDS, SettingError, ShareSettings, changed
 
@@ -38,6 +39,18 @@ def test_cards_announce_their_budgets_times_the_factor(driver: object) -> None:
     assert first.announced == second.announced == (4 * GIB - reserve) * 3 // 2
     chosen = ShareSettings(budget={ALL_CARDS: 3 * GIB, second.uuid: 1 * GIB})
     assert [card.announced for card in cards_here(chosen)] == [3 * GIB, 1 * GIB]
+
+
+def test_more_than_the_host_could_hold_is_said(tmp_path: Path) -> None:
+    """What is announced beyond the budget would be there."""
+    write_meminfo(tmp_path, MemTotal=64 << 20, MemAvailable=32 << 20)
+    settings = ShareSettings(reserve=0, oversubscription=1.5)
+    cards = [Card.of(name, 32 * GIB, settings) for name in "ab"]
+    assert host_shortage(cards, tmp_path) == ""
+    cards.append(Card.of("c", GIB, ShareSettings(reserve=0, oversubscription=3.0)))
+    said = host_shortage(cards, tmp_path)
+    assert said.startswith("up to 34 GiB of what is announced") and "32 GiB are left" in said, said
+    assert "available RAM (of 64 GiB)" in said and "config oversubscription" in said
 
 
 @pytest.mark.parametrize("text", ["0.9", "17", "-1", "much", "1.5x", ""])

@@ -57,11 +57,11 @@ def status(*, seconds: float = SECONDS) -> list[NodeStatus]:
     answers = {reference: _answer(ray, reference) for reference in ready}
     for reference in late:
         ray.cancel(reference, force=True)
-        answers[reference] = _Look(problem=f"no answer within {seconds:g} s")
-    return [_node_status(node, answers[reference]) for reference, node in asked.items()]
+        answers[reference] = Look(problem=f"no answer within {seconds:g} s")
+    return [node_status(node, answers[reference]) for reference, node in asked.items()]
 
 
-class _Look(msgspec.Struct):
+class Look(msgspec.Struct):
     """The answer of a node."""
 
     host: str = ""
@@ -72,7 +72,7 @@ class _Look(msgspec.Struct):
 
 def _look() -> bytes:
     """Runs on the node."""
-    look = _Look(socket.gethostname(), understands_options())
+    look = Look(socket.gethostname(), understands_options())
     try:
         with Controls(paths.chosen_socket()) as controls:
             look.status = msgspec.json.encode(controls.status())
@@ -83,14 +83,14 @@ def _look() -> bytes:
     return msgspec.msgpack.encode(look)
 
 
-def _answer(ray: Any, reference: Any) -> _Look:
+def _answer(ray: Any, reference: Any) -> Look:
     try:
-        return msgspec.msgpack.decode(ray.get(reference), type=_Look)
+        return msgspec.msgpack.decode(ray.get(reference), type=Look)
     except ray.exceptions.RayError as error:
-        return _Look(problem=" ".join(str(error).split())[:200])
+        return Look(problem=" ".join(str(error).split())[:200])
 
 
-def _node_status(node: dict[str, Any], look: _Look) -> NodeStatus:
+def node_status(node: dict[str, Any], look: Look) -> NodeStatus:
     from vramkit.share.status import Status
 
     found = None if look.status is None else msgspec.json.decode(look.status, type=Status)
