@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 from rich.console import Console
 
 from vramkit.cli.sharing import cluster_parts, print_parts
@@ -47,6 +48,25 @@ def test_programs_of_all_nodes_are_in_one_table() -> None:
         ["two", "21", "train", "idle", "0", "5"],
     ]
     assert lines[6:] == ["one: 12 train: did not stop"]
+
+
+def test_each_card_of_a_program_has_a_line_and_the_program_one() -> None:
+    both = program(11)
+    both.cards.append(ProgramOnCard(1, 8, 8, 7 * MIB, 0, 0, 0, 0, 0, 0, 0.0))
+    header, first, second = shown(node(1, "one", both))[1:]
+    assert first.split()[:6] == ["one", "11", "train", "idle", "0", "5"]
+    assert second.split() == ["1", "7", "MiB", "0", "B", "0", "B", "0", "B", "0", "B", "0", "B"]
+    # Under their names, to the right.
+    for line in (first, second):
+        assert line[: header.index("RESIDENT") + 8].endswith("MiB")
+
+
+def test_name_of_a_program_stays_in_its_line() -> None:
+    """What a program calls itself may hold anything."""
+    odd = msgspec.structs.replace(program(11, "x\ny"), name="a\nb\x1b[31m [red]c")
+    lines = shown(node(1, "one", odd))
+    assert lines[2].split()[2:5] == ["a?b?[31m", "[red]c", "idle"]
+    assert lines[3:] == ["one: 11 a?b?[31m [red]c: x?y"]
 
 
 def test_nodes_of_one_host_are_told_apart() -> None:

@@ -60,7 +60,7 @@ def host_shortage(cards: Iterable[Card], root: Path = ROOT) -> str:
     return (
         f"up to {bytes_text(most)} of what is announced would be in host memory, of which "
         f"{bytes_text(max(0, narrowest.available))} are left: {narrowest.what}; where it ends, "
-        "programs run out of memory. Lower `vramkit config oversubscription`"
+        "programs stay on the card and others wait. Lower `vramkit config oversubscription`"
     )
 
 
