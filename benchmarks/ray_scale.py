@@ -126,7 +126,7 @@ def _answer(number, count):
 
 def table(found):
     actors, rows = found["actors"], found["nodes"]
-    lines = ["| | |", "|---|---|"]
+    lines = ["| what | result |", "|---|---|"]
     lines.append(
         f"| {actors['actors']} actors of {bytes_text(actors['bytes_each'])} each on a card with "
         f"{bytes_text(actors['budget_bytes'])} for programs | all up after "
@@ -139,14 +139,18 @@ def table(found):
     )
     lines.append(f"| `status()` of them | {actors['status_seconds']:.1f} s |")
     lines += [
-        f"| answers of {row['nodes']:,} nodes with {row['programs_each']} programs each, "
+        f"| answers of {row['nodes']:,} nodes, with {row['programs_each']} program"
+        f"{'s'[: row['programs_each'] > 1]} each, "
         f"{bytes_text(row['answer_bytes'])} | read in {row['read_seconds']:.2f} s; the table in "
         f"{row['table_seconds']:.1f} s, or JSON in {row['json_seconds']:.2f} s |"
         for row in rows
     ]
     machine = found["machine"]
     when = machine["date"].partition("T")[0].partition(" ")[0]
-    lines += ["", f"Simulated card, {machine['cores']} cores ({machine['cpu']}), {when}."]
+    lines += [
+        "",
+        f"Simulated card, {machine['cores']} cores ({machine['cpu']}) with other work, {when}.",
+    ]
     return "\n".join(lines)
 
 

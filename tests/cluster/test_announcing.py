@@ -113,6 +113,27 @@ def test_ray_that_is_missing_is_named(
     assert "install vramkit[ray]" in capsys.readouterr().err
 
 
+def test_links_of_programs_that_outlive_their_starter_are_their_users(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    place.chmod(0o700)
+    try:
+        assert main(["cluster", "environment", "--memory=1GiB"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        (folder,) = [line.split("=")[1] for line in lines if "LD_LIBRARY_PATH" in line]
+        assert Path(folder).parent == place / "vramkit"
+        assert {each.stat().st_mode & 0o777 for each in (Path(folder), Path(folder).parent)} == {
+            0o700
+        }
+        Path(folder).parent.chmod(0o777)
+        assert main(["cluster", "environment", "--memory=1GiB"]) == 1
+        assert "may be written by others" in capsys.readouterr().err
+    finally:
+        main(["daemon", "stop"])
+
+
 def test_environment_of_a_program_that_somebody_else_starts(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,9 @@ pytestmark = [pytest.mark.sim_only, pytest.mark.filterwarnings("ignore::Resource
 A, B = (f"GPU-{letter * 8}-1111-2222-3333-444444444444" for letter in "ab")
 
 
+SETTINGS = json.dumps({"reserve": 0, "idle_exit": 0.5})
+
+
 class Node:
     """A kubelet, a daemon and the plugin, in folders of the test. Cards are what the test says."""
 
@@ -99,9 +102,8 @@ class Node:
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     folder = Path(tempfile.mkdtemp(prefix="vk-", dir="/tmp"))
-    settings = {"reserve": 0, "idle_exit": 0.5}
     (folder / "vramkit").mkdir()
-    (folder / "vramkit" / "share.json").write_text(json.dumps(settings))
+    (folder / "vramkit" / "share.json").write_text(SETTINGS)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
     made = Node(folder)
     made.kubelet.start()
@@ -171,6 +173,21 @@ def test_container_gets_the_gate_the_limit_and_the_socket(node: Node) -> None:
     assert all("ro" in each["options"] for each in edits["mounts"])
     # A pod's manifest may say these itself.
     assert not {"VRAMKIT_SHARE_WEIGHT", "VRAMKIT_SHARE_PRIORITY"} & set(told)
+
+
+def test_users_of_containers_can_read_and_not_write(node: Node) -> None:
+    """Whatever the plugin's own mask is."""
+    before = os.umask(0o077)
+    try:
+        node.start()
+        node.kubelet.admit("pod", 1)
+    finally:
+        os.umask(before)
+    (spec,) = node.places.cdi.iterdir()
+    (gate,) = node.places.libraries.iterdir()
+    modes = {each.name: each.stat().st_mode & 0o777 for each in (gate, *gate.iterdir())}
+    assert spec.stat().st_mode & 0o777 == 0o644
+    assert set(modes.values()) == {0o755}, modes
 
 
 @pytest.mark.parametrize(
@@ -250,11 +267,12 @@ def test_container_larger_than_its_card_is_refused(node: Node) -> None:
         node.kubelet.admit("pod", 64)
 
 
-def test_registers_again_with_a_kubelet_that_was_restarted(node: Node) -> None:
+@pytest.mark.parametrize("removes", [True, False], ids=["sockets removed", "sockets left"])
+def test_registers_again_with_a_kubelet_that_was_restarted(node: Node, removes: bool) -> None:
     node.start()
     before = node.kubelet.devices()
     node.kubelet.admit("pod", 2)
-    node.kubelet.restart()
+    node.kubelet.restart(removes=removes)
     until(lambda: node.kubelet.registered)
     assert node.kubelet.devices() == before
     assert node.kubelet.admit("another", 2).cdi_devices
@@ -294,7 +312,11 @@ def test_without_a_daemon_no_card_takes_another_pod(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.start()
-    assert node.kubelet.healthy()
+    assert len(node.kubelet.healthy()) == 48
+    with Controls(node.socket) as controls:
+        controls.ask("configure", name="oversubscription", value="2")
+    until(lambda: len(node.kubelet.healthy()) == 96)
+    (node.folder / "vramkit" / "share.json").write_text(SETTINGS)
     from vramkit.share import keeper
 
     def refused(path: Path) -> None:
@@ -304,6 +326,8 @@ def test_without_a_daemon_no_card_takes_another_pod(
         without.setattr(keeper, "ensure_daemon", refused)
         node.stop_daemon()
         until(lambda: node.kubelet.healthy() == [])
+        # The node has as much as before, and gives out none of it.
+        assert len(node.kubelet.devices()) == 96
     until(lambda: len(node.kubelet.healthy()) == 48)
 
 
@@ -328,11 +352,16 @@ def test_files_go_with_the_pods(node: Node, monkeypatch: pytest.MonkeyPatch) -> 
     node.stop()
     assert set(node.specs()) == {one, two}
     (path,) = node.places.libraries.glob("gate-*")
-    path.rename(path.with_name("gate-older"))
+    older = path.with_name("gate-older")
+    path.rename(older)
+    for file in node.places.cdi.iterdir():
+        file.write_text(file.read_text().replace(path.name, older.name))
     node.start()
-    until(lambda: node.specs()[one]["mounts"][0]["hostPath"] != str(path.with_name("gate-older")))
+    until(lambda: all(each["mounts"][0]["hostPath"] == str(path) for each in node.specs().values()))
     del node.kubelet.pods["same"]
     until(lambda: set(node.specs()) == {two})
+    # A container that runs still has the older one.
+    assert sorted(node.places.libraries.iterdir()) == sorted((older, path))
     del node.kubelet.pods["two"]
     until(lambda: node.specs() == {})
     until(lambda: [each.name for each in node.places.libraries.iterdir()] == [path.name])

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +29,7 @@ from vramkit.integrations.kubernetes.plugin import DevicePlugin
 from vramkit.integrations.kubernetes.units import Unit, card_tag
 from vramkit.launch.gate import NAMES
 from vramkit.share import paths
-from vramkit.share.connect import settings_in_use
+from vramkit.share.connect import Controls, DaemonError, NoDaemonError
 from vramkit.share.keeper import Keeper
 from vramkit.share.run import RunOptions, variables
 from vramkit.share.settings import SettingError, ShareSettings
@@ -98,6 +99,7 @@ class Agent:
         self._server: Any = None
         self._kubelet: tuple[int, int] | None = None
         self._with_daemon = False
+        self._told = ShareSettings()
         self._ended = threading.Event()
 
     @property
@@ -167,7 +169,10 @@ class Agent:
     # Cards
 
     def _settings(self) -> ShareSettings:
-        return announcing(settings_in_use(self.places.socket), self.oversubscription)
+        """Those of the daemon; where it is gone, those that it had."""
+        with suppress(DaemonError, NoDaemonError), Controls(self.places.socket) as controls:
+            self._told = controls.settings()
+        return announcing(self._told, self.oversubscription)
 
     def _look_at_cards(self) -> None:
         """Without a daemon no limit is kept to: then no card is fit for another pod."""

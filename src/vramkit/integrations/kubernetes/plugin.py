@@ -43,7 +43,7 @@ class DevicePlugin:
         """
         with self._changed:
             known = self._cards | {card.uuid: card for card in cards}
-            now = frozenset(healthy) & {card.uuid for card in cards}
+            now = frozenset(healthy)
             if known == self._cards and now == self._healthy:
                 return
             self.unit.must_be_listable(known.values())
