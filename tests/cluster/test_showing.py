@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import io
+import socket
+import sys
+from types import SimpleNamespace
 
 import msgspec
+import pytest
 from rich.console import Console
 
+from vramkit.cli import main
 from vramkit.cli.sharing import cluster_parts, print_parts
 from vramkit.cluster.status import NodeStatus
 from vramkit.share.status import CardStatus, DaemonStatus, ProgramOnCard, ProgramStatus, Status
@@ -79,6 +84,25 @@ def test_node_without_an_answer_is_named() -> None:
     assert "two (10.0.0.2): no answer within 10 s" in lines
     assert lines[-1] == "no program is connected"
     assert shown() == ["no node of the cluster announces memory of cards"]
+
+
+@pytest.mark.parametrize("given", ["--address", "RAY_ADDRESS"])
+def test_address_where_nobody_is_fails_at_once(
+    given: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def init(**options: object) -> None:
+        raise AssertionError("Ray would try for minutes")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=bool, init=init))
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    if given == "RAY_ADDRESS":
+        monkeypatch.setenv(given, address)
+        words = []
+    else:
+        words = [given, address]
+    assert main(["top", "--cluster", *words]) == 1
+    assert f"nobody answers at {address} (" in capsys.readouterr().err
 
 
 def test_many_nodes_are_one_table() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,11 +29,27 @@ def connected(address: str | None = None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
+    address = address or os.environ.get("RAY_ADDRESS") or "auto"
+    _must_answer(address)
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _must_answer(address: str) -> None:
+    """Ray itself tries for minutes. Raises ConnectionError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in address or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(
+            f"nobody answers at {address} ({error}); give the address of the cluster's head, "
+            "as `ray start` printed it"
+        ) from error
 
 
 def status(*, seconds: float = SECONDS) -> list[NodeStatus]:
