@@ -4,6 +4,8 @@ Sent to the workers by value: they need not find this file.
 """
 
 import os
+import subprocess
+import sys
 import time
 
 MIB = 1 << 20
@@ -64,6 +66,28 @@ class Visible:
 
     def cards(self):
         return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+CHILD = """
+import vramkit
+device = vramkit.driver.open().device()
+kept = device.alloc(16 << 20)
+try:
+    device.alloc(16 << 20)
+except vramkit.driver.DriverError as error:
+    print(device.memory_info().total, error.name)
+"""
+
+
+def child_of_a_child():
+    """What a process that a worker's process starts is told, and what it is refused."""
+    nested = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    command = [sys.executable, "-c", nested, CHILD]
+    return subprocess.run(command, capture_output=True, text=True).stdout.split()
+
+
+def variables():
+    return dict(os.environ)
 
 
 def stay(seconds):

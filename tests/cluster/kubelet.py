@@ -35,9 +35,10 @@ class Kubelet:
         (folder / "device-plugins").mkdir(parents=True, exist_ok=True)
         (folder / "pod-resources").mkdir(exist_ok=True)
 
-    def start(self) -> None:
+    def start(self, *, removes: bool = True) -> None:
         for each in (self.folder / "device-plugins").iterdir():
-            each.unlink()
+            if removes or each.name == "kubelet.sock":
+                each.unlink()
         self._server = self._serve("v1beta1.Registration", "device-plugins/kubelet.sock")
         self._resources = self._serve("v1.PodResourcesLister", "pod-resources/kubelet.sock")
 
@@ -57,11 +58,11 @@ class Kubelet:
                 server.stop(0).wait()
         self._server = self._resources = None
 
-    def restart(self) -> None:
+    def restart(self, *, removes: bool = True) -> None:
         self.stop()
         self.registered.clear()
         self.lists.clear()
-        self.start()
+        self.start(removes=removes)
 
     # What a plugin calls
 

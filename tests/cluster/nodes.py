@@ -47,9 +47,9 @@ def processes_in(folder: Path) -> list[int]:
 class Node:
     """The folders and the environment of one node."""
 
-    def __init__(self, folder: Path, *, enforced: bool = True) -> None:
+    def __init__(self, folder: Path, *, enforced: bool = True, socket: Path | None = None) -> None:
         self.folder = folder
-        self.socket = folder / "daemon.sock"
+        self.socket = socket or folder / "daemon.sock"
         (folder / "vramkit").mkdir(parents=True, mode=0o700)
         folder.chmod(0o700)
         settings = {
@@ -81,42 +81,3 @@ class Node:
         found += [str(each) for each in (self.folder / "vramkit").iterdir() if each.is_socket()]
         found += [each for each in os.listdir("/dev/shm") if self.card in each]
         return found + [f"process {each}" for each in processes_in(self.folder)]
-
-
-class RayCluster:
-    """A head without a card, and nodes."""
-
-    def __init__(self, folder: Path) -> None:
-        from ray.cluster_utils import Cluster
-
-        self.folder = folder
-        self.nodes: dict[str, tuple[Node, Any]] = {}
-        self._cluster = Cluster(
-            initialize_head=True,
-            head_node_args={"num_cpus": 0, "include_dashboard": False},
-        )
-
-    @property
-    def address(self) -> str:
-        return str(self._cluster.address)
-
-    def add(self, name: str, *, enforced: bool = True, cards: int = 1) -> str:
-        """A node; its id in the cluster. With several cards Ray counts them."""
-        node = Node(self.folder / name, enforced=enforced)
-        started = self._cluster.add_node(
-            num_cpus=8,
-            num_gpus=cards if cards > 1 else 0,
-            resources={"vram_mib": cards * ANNOUNCED},
-            env_vars=node.environment,
-        )
-        self.nodes[started.node_id] = node, started
-        return str(started.node_id)
-
-    def remove(self, number: str, *, at_once: bool = False) -> Node:
-        node, started = self.nodes.pop(number)
-        self._cluster.remove_node(started, allow_graceful=not at_once)
-        return node
-
-    def shutdown(self) -> list[Node]:
-        self._cluster.shutdown()
-        return [node for node, _ in self.nodes.values()]

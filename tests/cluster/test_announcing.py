@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from host.machine import write_meminfo
 
 from vramkit.cli.app import main
-from vramkit.cluster.cards import cards_here
+from vramkit.cluster.cards import Card, cards_here, host_shortage
 from vramkit.integrations.ray import node
 from vramkit.share.settings import ALL_CARDS, SettingError, ShareSettings, changed
 
@@ -38,6 +39,18 @@ def test_cards_announce_their_budgets_times_the_factor(driver: object) -> None:
     assert first.announced == second.announced == (4 * GIB - reserve) * 3 // 2
     chosen = ShareSettings(budget={ALL_CARDS: 3 * GIB, second.uuid: 1 * GIB})
     assert [card.announced for card in cards_here(chosen)] == [3 * GIB, 1 * GIB]
+
+
+def test_more_than_the_host_could_hold_is_said(tmp_path: Path) -> None:
+    """What is announced beyond the budget would be there."""
+    write_meminfo(tmp_path, MemTotal=64 << 20, MemAvailable=32 << 20)
+    settings = ShareSettings(reserve=0, oversubscription=1.5)
+    cards = [Card.of(name, 32 * GIB, settings) for name in "ab"]
+    assert host_shortage(cards, tmp_path) == ""
+    cards.append(Card.of("c", GIB, ShareSettings(reserve=0, oversubscription=3.0)))
+    said = host_shortage(cards, tmp_path)
+    assert said.startswith("up to 34 GiB of what is announced") and "32 GiB are left" in said, said
+    assert "available RAM (of 64 GiB)" in said and "config oversubscription" in said
 
 
 @pytest.mark.parametrize("text", ["0.9", "17", "-1", "much", "1.5x", ""])
@@ -98,6 +111,27 @@ def test_ray_that_is_missing_is_named(
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(["top", "--cluster"]) == 1
     assert "install vramkit[ray]" in capsys.readouterr().err
+
+
+def test_links_of_programs_that_outlive_their_starter_are_their_users(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    place.chmod(0o700)
+    try:
+        assert main(["cluster", "environment", "--memory=1GiB"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        (folder,) = [line.split("=")[1] for line in lines if "LD_LIBRARY_PATH" in line]
+        assert Path(folder).parent == place / "vramkit"
+        assert {each.stat().st_mode & 0o777 for each in (Path(folder), Path(folder).parent)} == {
+            0o700
+        }
+        Path(folder).parent.chmod(0o777)
+        assert main(["cluster", "environment", "--memory=1GiB"]) == 1
+        assert "may be written by others" in capsys.readouterr().err
+    finally:
+        main(["daemon", "stop"])
 
 
 def test_environment_of_a_program_that_somebody_else_starts(

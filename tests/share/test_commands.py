@@ -247,7 +247,7 @@ def test_signals_end_the_daemon_orderly(own_daemon: Path, number: signal.Signals
         pid = controls.status().daemon.pid
     os.kill(pid, number)
     until(lambda: not own_daemon.exists(), [])
-    assert "ended" in paths.log_file(own_daemon).read_text()
+    until(lambda: "ended" in paths.log_file(own_daemon).read_text(), [])
 
 
 def test_a_socket_of_a_daemon_that_was_killed_is_replaced(own_daemon: Path) -> None:

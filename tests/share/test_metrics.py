@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def text() -> str:
     card = CardStatus(0, "GPU-a", 100, 80, 60, 20, None)
     used = ProgramOnCard(0, 60, 70, 40, 30, 20, 10, 1000, 2000, 5, 0.5)
     program = ProgramStatus(
-        3, 77, 0, 'a "b"', "idle", "swap", 1.0, 0, 0, 4, 1, 2.5, False, [], [used]
+        3, 77, 0, 'a "b"\n\\', "idle", "swap", 1.0, 0, 0, 4, 1, 2.5, False, [], [used]
     )
     daemon = DaemonStatus(1, "/s", "0", True, 9.0, 30.0, None, 0)
     return metrics_text(
@@ -37,7 +38,7 @@ def test_every_sample_is_well_formed_and_names_its_node(text: str) -> None:
     assert all(match is not None and 'node="one"' in match[2] for match in matches), samples
     program = next(line for line in samples if line.startswith("vramkit_program_swapped"))
     assert program == (
-        'vramkit_program_swapped_bytes{node="one",pid="77",name="a \\"b\\"",uid="0",'
+        'vramkit_program_swapped_bytes{node="one",pid="77",name="a \\"b\\"\\n\\\\",uid="0",'
         'slurm_job="77",card="GPU-a"} 30'
     )
 
@@ -56,13 +57,36 @@ def test_every_sample_is_well_formed_and_names_its_node(text: str) -> None:
             f"/../../kubepods-pod{UID.replace('-', '_')}.slice/crio-{'c' * 64}.scope/nested",
             {"pod_uid": UID, "container_id": "c" * 64},
         ),
+        # A static pod; containerd that was not told of systemd.
+        (
+            f"/system.slice/containerd.service/kubepods-burstable-pod{'d' * 32}.slice:"
+            f"cri-containerd:{'e' * 64}",
+            {"pod_uid": "d" * 32, "container_id": "e" * 64},
+        ),
         ("/system.slice/slurmstepd.scope/job_42/step_0/user/task_0", {"slurm_job": "42"}),
+        ("/system.slice/gpu1_slurmstepd.scope/job_42/step_batch", {"slurm_job": "42"}),
         ("/slurm/uid_1000/job_7", {"slurm_job": "7"}),
+        ("/slurm_gpu1/uid_1000/job_7/step_0", {"slurm_job": "7"}),
+        # Of somebody else: no job of Slurm, and no pod.
+        ("/user.slice/job_7", {}),
+        (f"/build/tripod{'a' * 32}", {}),
+        (f"/docker/{'f' * 64}", {}),
         ("/user.slice/user-1000.slice/session-2.scope", {}),
     ],
 )
 def test_origin_is_in_the_control_group(path: str, labels: dict[str, str]) -> None:
     assert origin_in(f"12:pids:/\n0::{path}\n") == labels
+
+
+def test_job_of_a_worker_of_ray_is_in_its_environment() -> None:
+    for value, labels in (("0a000000", {"ray_job": "0a000000"}), ('x"} 1\n', {})):
+        environment = {"FIRST": "1", "RAY_JOB_ID": value, "LAST": "1"}
+        process = subprocess.Popen(["cat"], env=environment, stdin=subprocess.PIPE)
+        try:
+            found = origin_of(process.pid)
+            assert {name: found[name] for name in found if name == "ray_job"} == labels
+        finally:
+            process.communicate()
 
 
 def test_process_that_is_gone_has_no_origin() -> None:

@@ -24,9 +24,9 @@ def resources(*, oversubscription: float | None = None, json: bool = False) -> i
     json
         Exactly what `ray start --resources` takes.
     """
-    from vramkit.cluster.cards import MIB, cards_here, settings_here
-    from vramkit.integrations.ray import RESOURCE, node_environment, node_resources
-    from vramkit.integrations.ray.node import understands_options
+    from vramkit.cluster.cards import cards_here, host_shortage, settings_here
+    from vramkit.integrations.ray import RESOURCE, node_environment
+    from vramkit.integrations.ray.node import resources_of, understands_options
     from vramkit.report.units import bytes_text
     from vramkit.share.settings import SettingError
 
@@ -34,11 +34,14 @@ def resources(*, oversubscription: float | None = None, json: bool = False) -> i
         settings = settings_here(oversubscription)
     except SettingError as error:
         raise UsageError(str(error)) from error
+    cards = cards_here(settings)
+    if shortage := host_shortage(cards):
+        print(f"vramkit: {shortage}", file=sys.stderr)
     if json:
         import msgspec
 
         # One line: it goes into a command line.
-        print(msgspec.json.encode(node_resources(settings.oversubscription)).decode())
+        print(msgspec.json.encode(resources_of(cards)).decode())
         if not understands_options():
             hint = " ".join(f"{name}='{value}'" for name, value in node_environment().items())
             print(
@@ -47,13 +50,12 @@ def resources(*, oversubscription: float | None = None, json: bool = False) -> i
                 file=sys.stderr,
             )
         return 0
-    cards = cards_here(settings)
     for number, card in enumerate(cards):
         print(
             f"card {number} ({card.uuid}): {bytes_text(card.total)}, {bytes_text(card.budget)} "
             f"for programs, {bytes_text(card.announced)} announced"
         )
-    print(f"{RESOURCE}: {sum(card.announced // MIB for card in cards)}")
+    print(f"{RESOURCE}: {resources_of(cards)[RESOURCE]}")
     return 0
 
 
@@ -115,6 +117,7 @@ def environment(
         A folder that is there as long as the program; what is put there is for the caller to
         remove. Default: one beside the user's socket.
     """
+    from vramkit.cluster.cards import MIB
     from vramkit.launch import LaunchError
     from vramkit.share.connect import DaemonError, NoDaemonError
     from vramkit.share.run import RunOptions, environment_here
@@ -122,7 +125,10 @@ def environment(
     from vramkit.weights.budget import parse_bytes
 
     try:
-        options = RunOptions(mode, parse_bytes(memory, "memory"), weight, priority, pool)
+        nbytes = parse_bytes(memory, "memory")
+        if nbytes < MIB:
+            raise ValueError(f"memory is {memory!r}; it may be 1 MiB or more, such as 24GiB")
+        options = RunOptions(mode, nbytes, weight, priority, pool)
     except ValueError as error:
         raise UsageError(f"--{error}") from error
     try:
@@ -138,7 +144,7 @@ def environment(
 
 def kubernetes_plugin(
     *,
-    unit: str = "256MiB",
+    unit: str = "1MiB",
     oversubscription: float | None = None,
     nvidia: Literal["runtime", "cdi", "none"] = "runtime",
     kubelet: Path = Path("/var/lib/kubelet"),
@@ -150,8 +156,8 @@ def kubernetes_plugin(
     Parameters
     ----------
     unit
-        What pods count in, a power of two up to 1GiB; the resource's name says it. Default: 256MiB,
-        hence vramkit.dev/vram-256mib.
+        What pods count in, a power of two up to 1GiB; the resource's name says it. Default: 1MiB,
+        hence vramkit.dev/vram-mib, which holds up to 186 GiB a node.
     oversubscription
         Announce the budgets times this. Default: that of `vramkit config oversubscription`.
     nvidia

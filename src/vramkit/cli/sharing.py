@@ -19,6 +19,24 @@ if TYPE_CHECKING:
 PROBLEM = 1
 # Nothing is cut off where no terminal says how wide it is.
 PIPE_WIDTH = 200
+# Of the table of programs, and whether a column is aligned to the right.
+COLUMNS = (
+    ("NODE", False),
+    ("PID", True),
+    ("PROGRAM", False),
+    ("STATE", False),
+    ("CARD", True),
+    ("RESIDENT", True),
+    ("SWAPPED", True),
+    ("UNBACKED", True),
+    ("FIXED", True),
+    ("TURNS", True),
+    ("OUT", True),
+    ("IN", True),
+    ("WAITED", True),
+)
+# The columns of a card; the others are the program's.
+OF_A_CARD = frozenset(("CARD", "RESIDENT", "SWAPPED", "UNBACKED", "FIXED", "OUT", "IN"))
 
 
 @contextmanager
@@ -96,7 +114,12 @@ def _node_lines(name: str, node: NodeStatus) -> Iterator[str]:
 def _said(status: Status) -> Iterator[str]:
     for program in status.programs:
         if program.messages:
-            yield f"{program.pid} {program.name}: {program.messages[-1]}"
+            yield _printable(f"{program.pid} {program.name}: {program.messages[-1]}")
+
+
+def _printable(text: str) -> str:
+    """What a program says stays in its line, and does not speak to the terminal."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _card_line(card: CardStatus) -> str:
@@ -112,49 +135,53 @@ def _card_line(card: CardStatus) -> str:
 
 def _table(rows: Iterable[tuple[str, ProgramStatus]], *, with_node: bool) -> RenderableType:
     """`rows`: a program, and the node that it runs on."""
-    from rich.table import Table
+    from rich.text import Text
 
+    columns = COLUMNS if with_node else COLUMNS[1:]
+    lines = [[name for name, _ in columns]]
+    for node, program in rows:
+        for line in _program_lines(node, program):
+            lines.append(line if with_node else line[1:])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    # By hand: thousands of rows of a cluster take rich's tables a minute.
+    pads = [str.rjust if right else str.ljust for _, right in columns]
+    shown = [
+        "  ".join(pad(cell, width) for pad, cell, width in zip(pads, line, widths, strict=True))
+        for line in lines
+    ]
+    text = Text("\n".join(line.rstrip() for line in shown), no_wrap=True, overflow="ellipsis")
+    text.stylize("bold", 0, len(shown[0]))
+    return text
+
+
+def _program_lines(node: str, program: ProgramStatus) -> Iterator[list[str]]:
+    """A line for each card; what is the program's as a whole is in the first."""
     from vramkit.report.units import bytes_text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    if with_node:
-        table.add_column("NODE", no_wrap=True)
-    for name, right in (
-        ("PID", True),
-        ("PROGRAM", False),
-        ("STATE", False),
-        ("CARD", True),
-        ("RESIDENT", True),
-        ("SWAPPED", True),
-        ("UNBACKED", True),
-        ("FIXED", True),
-        ("TURNS", True),
-        ("OUT", True),
-        ("IN", True),
-        ("WAITED", True),
-    ):
-        table.add_column(name, justify="right" if right else "left", no_wrap=True)
-    for node, program in rows:
-        for number, row in enumerate(program.cards or [None]):
-            sizes = ["", "", "", "", ""] if row is None else [
-                str(row.card),
-                *map(bytes_text, (row.resident, row.swapped, row.unbacked, row.unswappable)),
-            ]  # fmt: skip
-            moved = (
-                ["", ""] if row is None else [bytes_text(row.out_bytes), bytes_text(row.in_bytes)]
-            )
-            first = number == 0
-            table.add_row(
-                *([node if first else ""] if with_node else []),
-                str(program.pid) if first else "",
-                program.name if first else "",
-                _state(program) if first else "",
-                *sizes,
-                str(program.turns) if first else "",
-                *moved,
-                f"{program.waited_seconds:.1f} s" if first else "",
-            )
-    return table
+    for number, row in enumerate(program.cards or [None]):
+        sizes = ["", "", "", "", ""] if row is None else [
+            str(row.card),
+            *map(bytes_text, (row.resident, row.swapped, row.unbacked, row.unswappable)),
+        ]  # fmt: skip
+        moved = ["", ""] if row is None else [bytes_text(row.out_bytes), bytes_text(row.in_bytes)]
+        line = [
+            node,
+            str(program.pid),
+            _printable(program.name),
+            _state(program),
+            *sizes,
+            str(program.turns),
+            *moved,
+            f"{program.waited_seconds:.1f} s",
+        ]
+        yield (
+            line
+            if number == 0
+            else [
+                cell if name in OF_A_CARD else ""
+                for (name, _), cell in zip(COLUMNS, line, strict=True)
+            ]
+        )
 
 
 def _state(program: ProgramStatus) -> str:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 
+from vramkit.host.available import bounds
+from vramkit.host.limits import ROOT
+from vramkit.report.units import bytes_text
 from vramkit.share import paths
 from vramkit.share.connect import settings_in_use
 from vramkit.share.settings import ShareSettings, card_budget, changed
@@ -44,6 +49,19 @@ def find_cards() -> list[tuple[str, int]]:
 def cards_here(settings: ShareSettings) -> list[Card]:
     """Raises DriverNotFoundError or DriverError."""
     return [Card.of(uuid, total, settings) for uuid, total in find_cards()]
+
+
+def host_shortage(cards: Iterable[Card], root: Path = ROOT) -> str:
+    """Why this host may not hold what goes there when all that is announced is used; or nothing."""
+    most = sum(card.announced - card.budget for card in cards)
+    narrowest = min(bounds(root), default=None, key=lambda bound: bound.available)
+    if narrowest is None or most <= narrowest.available:
+        return ""
+    return (
+        f"up to {bytes_text(most)} of what is announced would be in host memory, of which "
+        f"{bytes_text(max(0, narrowest.available))} are left: {narrowest.what}; where it ends, "
+        "programs stay on the card and others wait. Lower `vramkit config oversubscription`"
+    )
 
 
 def probe() -> list[tuple[str, int]]:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from vramkit.share.settings import ShareSettings, read_settings
 from vramkit.share.status import Status
 
 SECONDS = 10.0
+START_SECONDS = 60.0
+AGAIN_SECONDS = 0.02
 LARGEST_ANSWER = 64 << 20
 
 
@@ -29,7 +32,11 @@ class DaemonError(RuntimeError):
 
 
 def connect(path: Path) -> socket.socket:
-    """A connection whose other end is checked: the same user, or root. Raises NoDaemonError."""
+    """A connection whose other end is checked: the same user, or root.
+
+    Raises NoDaemonError, or PlaceError where no daemon can be.
+    """
+    paths.must_be_short(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     sock.settimeout(SECONDS)
     try:
@@ -47,27 +54,44 @@ def connect(path: Path) -> socket.socket:
 
 
 def ensure_daemon(path: Path) -> None:
-    """Starts the user's daemon where none answers. Raises DaemonError."""
-    try:
-        connect(path).close()
-        return
-    except NoDaemonError:
-        if path == paths.system_socket():
-            raise
+    """A daemon answers when this returns; the user's is started where none does.
+
+    Raises DaemonError, NoDaemonError or PlaceError.
+    """
+    end = time.monotonic() + SECONDS
+    while True:
+        try:
+            connect(path).close()
+            return
+        except NoDaemonError as error:
+            if path == paths.system_socket():
+                raise
+            if time.monotonic() > end:
+                raise DaemonError(f"{error}, and another process holds its lock") from error
+        _start_daemon(path)
+        # Where another process starts one, or ends one, it holds the lock and does not answer.
+        time.sleep(AGAIN_SECONDS)
+
+
+def _start_daemon(path: Path) -> None:
+    """Returns when one serves the socket, or another process holds its lock. Raises DaemonError."""
     # It must not be a program under itself.
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("LD_", "CUDA_"))
     }
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "vramkit.share.daemon.process", str(path)],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "vramkit.share.daemon.process", str(path)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=START_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise DaemonError(f"the daemon did not start within {START_SECONDS:g} s") from None
     if done.returncode != 0:
         raise DaemonError(" ".join(done.stderr.split()[-60:]) or "the daemon did not start")
 
@@ -122,6 +146,22 @@ class Controls:
 
     def settings(self) -> ShareSettings:
         return msgspec.convert(self.ask("settings"), ShareSettings)
+
+
+def settings_of_daemon(path: Path) -> ShareSettings:
+    """Those of the daemon at this socket, which is started where none runs.
+
+    Raises DaemonError, NoDaemonError or PlaceError.
+    """
+    ensure_daemon(path)
+    try:
+        with Controls(path) as controls:
+            return controls.settings()
+    except NoDaemonError:
+        # That one had been idle for long, and has ended meanwhile.
+        ensure_daemon(path)
+        with Controls(path) as controls:
+            return controls.settings()
 
 
 def settings_in_use(path: Path) -> ShareSettings:

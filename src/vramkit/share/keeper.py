@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import threading
 from pathlib import Path
 
@@ -23,11 +22,16 @@ class Keeper:
         self.connected = threading.Event()
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
+        # One of several threads starts the daemon, and the others find it.
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """A daemon answers when this returns. Raises DaemonError or NoDaemonError."""
-        ensure_daemon(self.path)
+        """A daemon answers when this returns; any thread may ask.
+
+        Raises DaemonError, NoDaemonError or PlaceError.
+        """
+        with self._lock:
+            ensure_daemon(self.path)
         self.watch()
 
     def watch(self) -> None:
@@ -46,7 +50,7 @@ class Keeper:
                     self.connected.set()
                     said = ""
                     controls.wait_for_end()
-            except (DaemonError, OSError, subprocess.SubprocessError) as error:
+            except (DaemonError, OSError) as error:
                 if str(error) != said:
                     said = str(error)
                     logger.warning("no daemon at %s: %s", self.path, said)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 SYSTEM_FOLDER = Path("/run/vramkit")
 SOCKET = "daemon.sock"
+# Of the path of a Unix socket; the kernel has room for 108 with the zero behind it.
+LONGEST_SOCKET = 107
 
 
 class PlaceError(OSError):
@@ -36,6 +38,16 @@ def chosen_socket() -> Path:
     except OSError:
         return user_socket()
     return system if stat.S_ISSOCK(found.st_mode) and found.st_uid == 0 else user_socket()
+
+
+def must_be_short(socket: Path) -> None:
+    """Raises PlaceError for a path that no socket can have."""
+    length = len(os.fsencode(socket))
+    if length > LONGEST_SOCKET:
+        raise PlaceError(
+            f"{socket} has {length} bytes, and the path of a socket may have {LONGEST_SOCKET}; "
+            "set VRAMKIT_SOCKET to a shorter one"
+        )
 
 
 def make_folder(folder: Path, system: bool) -> None:

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from vramkit.launch import Ended, run_program
 from vramkit.launch.gate import gate_launch, gate_launch_in, gate_library
 from vramkit.share import paths
-from vramkit.share.connect import Controls, ensure_daemon
+from vramkit.share.connect import settings_of_daemon
 from vramkit.share.pooling import pooling
 from vramkit.share.settings import ShareSettings, read_settings
 
@@ -79,9 +79,7 @@ def variables_here(options: RunOptions) -> dict[str, str]:
     if options.chaos:
         settings = read_settings(paths.settings_file(system=False))
     else:
-        ensure_daemon(socket)
-        with Controls(socket) as controls:
-            settings = controls.settings()
+        settings = settings_of_daemon(socket)
     return variables(options, socket, settings)
 
 

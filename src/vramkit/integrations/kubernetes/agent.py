@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -25,10 +26,10 @@ from vramkit.integrations.kubernetes.cdi import (
 )
 from vramkit.integrations.kubernetes.kubelet import allocations, identity, register
 from vramkit.integrations.kubernetes.plugin import DevicePlugin
-from vramkit.integrations.kubernetes.units import Unit
+from vramkit.integrations.kubernetes.units import Unit, card_tag
 from vramkit.launch.gate import NAMES
 from vramkit.share import paths
-from vramkit.share.connect import settings_in_use
+from vramkit.share.connect import Controls, DaemonError, NoDaemonError
 from vramkit.share.keeper import Keeper
 from vramkit.share.run import RunOptions, variables
 from vramkit.share.settings import SettingError, ShareSettings
@@ -98,6 +99,7 @@ class Agent:
         self._server: Any = None
         self._kubelet: tuple[int, int] | None = None
         self._with_daemon = False
+        self._told = ShareSettings()
         self._ended = threading.Event()
 
     @property
@@ -167,7 +169,10 @@ class Agent:
     # Cards
 
     def _settings(self) -> ShareSettings:
-        return announcing(settings_in_use(self.places.socket), self.oversubscription)
+        """Those of the daemon; where it is gone, those that it had."""
+        with suppress(DaemonError, NoDaemonError), Controls(self.places.socket) as controls:
+            self._told = controls.settings()
+        return announcing(self._told, self.oversubscription)
 
     def _look_at_cards(self) -> None:
         """Without a daemon no limit is kept to: then no card is fit for another pod."""
@@ -213,9 +218,14 @@ class Agent:
         if found is None:
             logger.info("the kubelet does not say what pods have: nothing is removed")
             return
-        in_use = {device_name(uuid, count * self.unit.mib * MIB) for uuid, count in found}
+        in_use = {(tag, count * self.unit.mib * MIB) for tag, count in found}
+
+        def is_used(name: str) -> bool:
+            parsed = parse_device_name(name)
+            return parsed is not None and (card_tag(parsed[0]), parsed[1]) in in_use
+
         try:
-            for name in self._specs.prune(in_use):
+            for name in self._specs.prune(is_used):
                 logger.info("removed the specification of %s", name)
             if not found and not self._specs.names():
                 libraries.prune(self.places.libraries, self._gate)

@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,12 +95,14 @@ class Specs:
         found = self.folder.glob(f"{PREFIX}*.json")
         return sorted(path.name.removeprefix(PREFIX).removesuffix(".json") for path in found)
 
-    def prune(self, in_use: Collection[str], young_seconds: float = YOUNG_SECONDS) -> list[str]:
+    def prune(
+        self, is_used: Callable[[str], bool], young_seconds: float = YOUNG_SECONDS
+    ) -> list[str]:
         """Removes the files of amounts that no pod has. Returns their names."""
         removed = []
         for name in self.names():
             path = self.folder / f"{PREFIX}{name}.json"
-            if name not in in_use and time.time() - path.stat().st_mtime >= young_seconds:
+            if not is_used(name) and time.time() - path.stat().st_mtime >= young_seconds:
                 path.unlink(missing_ok=True)
                 removed.append(name)
         return removed

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 
 from vramkit.integrations.kubernetes.api import MESSAGES, VERSION, caller
-from vramkit.integrations.kubernetes.units import Unit, UnitError, card_of
+from vramkit.integrations.kubernetes.units import Unit, UnitError, tag_of
 
 SECONDS = 10.0
 # A list of pods with many small units.
@@ -44,7 +44,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def allocations(pod_resources: Path, unit: Unit) -> list[tuple[str, int]] | None:
-    """What containers of this node have: the card and the number of units of each.
+    """What containers of this node have: the tag of the card, and the number of units.
 
     None: the kubelet does not say.
     """
@@ -67,7 +67,7 @@ def allocations(pod_resources: Path, unit: Unit) -> list[tuple[str, int]] | None
             ]
             if ids:
                 try:
-                    found.append((card_of(ids[0]), len(ids)))
+                    found.append((tag_of(ids[0]), len(ids)))
                 except UnitError:
                     return None
     return found

@@ -43,10 +43,10 @@ class DevicePlugin:
         """
         with self._changed:
             known = self._cards | {card.uuid: card for card in cards}
-            self.unit.must_fit_message(known.values())
-            now = frozenset(healthy) & {card.uuid for card in cards}
+            now = frozenset(healthy)
             if known == self._cards and now == self._healthy:
                 return
+            self.unit.must_be_listable(known.values())
             for uuid in known:
                 if (uuid in now) != (uuid in self._healthy):
                     logger.info("%s is %s", uuid, HEALTHY if uuid in now else UNHEALTHY)

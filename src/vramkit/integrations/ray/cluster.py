@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,11 +29,27 @@ def connected(address: str | None = None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
+    address = address or os.environ.get("RAY_ADDRESS") or "auto"
+    _must_answer(address)
+    ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _must_answer(address: str) -> None:
+    """Ray itself tries for minutes. Raises ConnectionError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in address or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(
+            f"nobody answers at {address} ({error}); give the address of the cluster's head, "
+            "as `ray start` printed it"
+        ) from error
 
 
 def status(*, seconds: float = SECONDS) -> list[NodeStatus]:
@@ -57,11 +74,11 @@ def status(*, seconds: float = SECONDS) -> list[NodeStatus]:
     answers = {reference: _answer(ray, reference) for reference in ready}
     for reference in late:
         ray.cancel(reference, force=True)
-        answers[reference] = _Look(problem=f"no answer within {seconds:g} s")
-    return [_node_status(node, answers[reference]) for reference, node in asked.items()]
+        answers[reference] = Look(problem=f"no answer within {seconds:g} s")
+    return [node_status(node, answers[reference]) for reference, node in asked.items()]
 
 
-class _Look(msgspec.Struct):
+class Look(msgspec.Struct):
     """The answer of a node."""
 
     host: str = ""
@@ -72,25 +89,25 @@ class _Look(msgspec.Struct):
 
 def _look() -> bytes:
     """Runs on the node."""
-    look = _Look(socket.gethostname(), understands_options())
+    look = Look(socket.gethostname(), understands_options())
     try:
         with Controls(paths.chosen_socket()) as controls:
             look.status = msgspec.json.encode(controls.status())
     except NoDaemonError:
         look.problem = "no daemon; the first task or actor of options() starts one"
-    except DaemonError as error:
+    except (DaemonError, OSError) as error:
         look.problem = str(error)
     return msgspec.msgpack.encode(look)
 
 
-def _answer(ray: Any, reference: Any) -> _Look:
+def _answer(ray: Any, reference: Any) -> Look:
     try:
-        return msgspec.msgpack.decode(ray.get(reference), type=_Look)
+        return msgspec.msgpack.decode(ray.get(reference), type=Look)
     except ray.exceptions.RayError as error:
-        return _Look(problem=" ".join(str(error).split())[:200])
+        return Look(problem=" ".join(str(error).split())[:200])
 
 
-def _node_status(node: dict[str, Any], look: _Look) -> NodeStatus:
+def node_status(node: dict[str, Any], look: Look) -> NodeStatus:
     from vramkit.share.status import Status
 
     found = None if look.status is None else msgspec.json.decode(look.status, type=Status)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 
-from vramkit.cluster.cards import MIB, cards_here, settings_here
+from vramkit.cluster.cards import MIB, Card, cards_here, host_shortage, settings_here
+
+logger = logging.getLogger(__name__)
 
 RESOURCE = "vram_mib"
 """The memory of a node's cards in MiB: a custom resource of Ray."""
@@ -25,6 +28,12 @@ def node_resources(oversubscription: float | None = None) -> dict[str, int]:
     DriverNotFoundError or SettingError.
     """
     cards = cards_here(settings_here(oversubscription))
+    if shortage := host_shortage(cards):
+        logger.warning("%s", shortage)
+    return resources_of(cards)
+
+
+def resources_of(cards: Iterable[Card]) -> dict[str, int]:
     return {RESOURCE: sum(card.announced // MIB for card in cards)}
 
 

@@ -1,4 +1,5 @@
-"""Which pod or job a process belongs to, by its control group: labels that clusters know."""
+"""Which pod or job a process belongs to, by labels that clusters know: its control group says it,
+or the environment that it was started with."""
 
 from __future__ import annotations
 
@@ -6,18 +7,33 @@ import re
 from pathlib import Path
 
 # With systemd's driver the dashes of a pod's uid are underscores: "kubepods-pod1a2b3c4d_....slice".
-POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
-CONTAINER = re.compile(r"(?:^|[-/])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
-SLURM_JOB = re.compile(r"/job_(\d+)(?:/|$)")
+# The uid of a static pod is 32 digits without any.
+POD = re.compile(
+    r"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?=[./:]|$)"
+)
+# containerd without systemd's driver: "...slice:cri-containerd:ID".
+CONTAINER = re.compile(r"(?:^|[-/:])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
+# Version 1 has "/slurm/uid_1/job_2" or "/slurm_NODE/uid_1/job_2", version 2
+# "/system.slice/NODE_slurmstepd.scope/job_2".
+SLURM_JOB = re.compile(r"/[^/]*slurm[^/]*/(?:uid_\d+/)?job_(\d+)(?:/|$)")
+
+
+RAY_JOB = re.compile(rb"(?:^|\0)RAY_JOB_ID=([0-9a-f]{1,64})(?:\0|$)")
 
 
 def origin_of(pid: int) -> dict[str, str]:
-    """Labels of a process: of Kubernetes, of Slurm, or none."""
+    """Labels of a process: of Kubernetes, of Slurm, of Ray, or none."""
+    job = RAY_JOB.search(_read(pid, "environ"))
+    found = origin_in(_read(pid, "cgroup").decode(errors="replace"))
+    return found if job is None else found | {"ray_job": job[1].decode()}
+
+
+def _read(pid: int, name: str) -> bytes:
+    """Empty where the process is gone, or is another user's."""
     try:
-        text = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace")
+        return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
-        return {}
-    return origin_in(text)
+        return b""
 
 
 def origin_in(text: str) -> dict[str, str]:

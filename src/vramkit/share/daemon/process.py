@@ -39,6 +39,7 @@ def take_lock(path: Path) -> int:
 
 def serve(path: Path, *, system: bool, ready: Callable[[], None], fixed: bool = False) -> None:
     """Runs the daemon in this process. Raises AlreadyRunningError, SettingError or OSError."""
+    paths.must_be_short(path)
     paths.make_folder(path.parent, system)
     os.umask(0o077)
     lock = take_lock(paths.lock_file(path))
