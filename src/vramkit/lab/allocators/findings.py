@@ -13,12 +13,13 @@ from vramkit.lab.claims import claim_summary, without_repeated_rules
 from vramkit.lab.experiment import Finding
 from vramkit.lab.ranking import Ranking, listed, measured, medians, percent, rank, ranking_text
 from vramkit.lab.result import Report
+from vramkit.lab.subjects import SUBJECTS
 from vramkit.report.units import bytes_text
 
 OURS = "pool"
 SHARE_RULE = (
     "host time in calls of the allocator over the time of the workload, as the mean of its "
-    "threads; medians of all repetitions. Whatever takes no time at all saves that much, at most"
+    "threads; medians of all repetitions"
 )
 RANK_RULE = (
     "a difference is one where the percentiles 10 to 90 do not overlap, the medians are more than "
@@ -89,14 +90,18 @@ def _share(report: Report) -> Finding:
             SHARE_RULE,
         )
     largest = max(shares, key=lambda case: shares[case])
-    simulated = " (simulated)" if report.simulated is not None else ""
-    return Finding(
-        "plain",
-        f"Allocation takes {percent(median(shares.values()))} of the time with `{OURS}`, in the "
-        f"middle of {len(shares)} workloads, and at most {percent(shares[largest])}, in "
-        f"{case_text(largest)}{simulated}: no other allocator can save more than that.",
-        SHARE_RULE,
+    words = (
+        f"{percent(median(shares.values()))} of the time with `{OURS}`, in the middle of "
+        f"{len(shares)} workloads, and at most {percent(shares[largest])}, in {case_text(largest)}"
     )
+    if report.simulated is not None:
+        words = (
+            f"The driver's calls for allocation alone take {words} (simulated): nothing follows "
+            "for a card."
+        )
+    else:
+        words = f"Allocation takes {words}: calls that took no time would save that, at most."
+    return Finding("plain", words, SHARE_RULE)
 
 
 def _checksums(report: Report) -> list[Finding]:
@@ -175,12 +180,19 @@ def _held(report: Report) -> list[Finding]:
             over.setdefault(name, []).append(ratio)
     if not over:
         return []
+    sized = [name for name in over if name in SUBJECTS and SUBJECTS[name].needs_size]
+    for name in sized:
+        del over[name]
     parts = [
         f"`{name}` {median(ratios):.2f} times (at most {max(ratios):.2f})"
         for name, ratios in sorted(over.items(), key=lambda item: median(item[1]))
     ]
-    text = "Held at the peak, of what is in use at the peak: " + ", ".join(parts) + "."
-    return [Finding("plain", text, "median and largest of all workloads")]
+    said = []
+    if parts:
+        said.append(f"Held at the peak, of what is in use at the peak: {', '.join(parts)}.")
+    if sized:
+        said.append(f"{listed(sized)} take memory ahead, by the size that they are given.")
+    return [Finding("plain", " ".join(said), "median and largest of all workloads")]
 
 
 def _memory_limited(report: Report) -> list[Finding]:
