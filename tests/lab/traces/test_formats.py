@@ -184,6 +184,15 @@ def test_a_log_of_rmm_has_threads_streams_and_times(tmp_path: Path) -> None:
     assert [at - start for at in trace.times] == [0, 1_500_000, 2_000_000, 3_000_000]
 
 
+def test_a_log_of_rmm_may_have_seconds_since_1970(tmp_path: Path) -> None:
+    lines = (
+        "7,1634567890.123456,allocate,0x7f8a40000000,1024,0x0\n"
+        "7,1634567890.234567,free,0x7f8a40000000,1024,0x0\n"
+    )
+    (trace,) = read_traces(written(tmp_path, RMM_HEADER + lines))
+    assert trace.times[1] - trace.times[0] == 111_111_000
+
+
 # PyTorch
 
 
@@ -235,6 +244,32 @@ def test_what_a_snapshot_does_not_see_allocated_was_there_before(tmp_path: Path)
         ("free", 2),
     ]
     assert trace.peak_in_use == 1020
+
+
+def test_blocks_of_an_older_snapshot_have_no_addresses_and_lie_side_by_side(
+    tmp_path: Path,
+) -> None:
+    blocks = [
+        {"size": 1024, "requested_size": 1000, "state": "active_allocated"},
+        {"size": 512, "state": "inactive"},
+        {"size": 2048, "state": "active_allocated"},
+    ]
+    content = snapshot([event("alloc", 4096 + 1536, 2048)])
+    content["segments"][0] |= {"address": 4096, "blocks": blocks}
+    (trace,) = read_traces(snapshot_file(tmp_path, content))
+    # The third is the one that was seen; the first was there before.
+    assert trace.sizes.tolist() == [1000, 2048]
+
+
+def test_tensors_without_bytes_are_left_out_of_a_snapshot(tmp_path: Path) -> None:
+    changes = [
+        event("alloc", 0, 0),
+        event("alloc", 0, 0),
+        event("alloc", 512, 8),
+        event("free_requested", 0, 0),
+    ]
+    (trace,) = read_traces(snapshot_file(tmp_path, snapshot(changes)))
+    assert trace.sizes.tolist() == [8]
 
 
 # The adaptor Recording
