@@ -315,7 +315,7 @@ def test_who_ran_out_of_memory_on_the_small_card_is_said_for_each_size() -> None
     report.rows.append(lacking(MEMORY_LIMITED, "too small", "rmm_pool", "out of memory"))
     report.rows.append(lacking(MEMORY_LIMITED, "right", "pool", "not here"))
     said = texts(report)
-    assert "default, the size that its makers recommend, or none: `pool` served" in said
+    assert "Size “default” (the size that its makers recommend, or none): `pool` served" in said
     assert "nobody served; `rmm_pool` out of memory" in said
     assert "`pool` held 1 GiB" in said
     titles = [block.title for block in ALLOCATORS.blocks(report) if hasattr(block, "title")]

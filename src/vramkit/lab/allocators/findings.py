@@ -209,10 +209,10 @@ def _memory_limited(report: Report) -> list[Finding]:
         if rows:
             parts = [f"{listed(served)} served" if served else "nobody served"]
             parts += [f"{listed(short)} out of memory"] if short else []
-            outcomes.append(f"{sizing.arm}, {sizing.words}: {'; '.join(parts)}")
+            outcomes.append(f"Size “{sizing.arm}” ({sizing.words}): {'; '.join(parts)}")
     if not outcomes:
         return []
-    text = f"On a card of 4 GiB with 3.5 GiB in use at the peak: {'. '.join(outcomes)}."
+    text = f"On a card of 4 GiB with 3.5 GiB in use at the peak. {'. '.join(outcomes)}."
     average = medians(measured(report, MEMORY_LIMITED, SIZINGS[0].arm, "average_held"))
     if OURS in average:
         text += f" Over the time, `{OURS}` held {bytes_text(round(average[OURS]))}."
