@@ -44,9 +44,9 @@ def _of_workload(report: Report, workload: str) -> Iterator[Finding]:
 
 def _held(report: Report, workload: str, rows: list[Row]) -> Iterator[Finding]:
     held = {row.subject: row.values["held"] for row in rows if row.values.get("held")}
-    if OURS not in held:
+    row = next((row for row in rows if row.subject == OURS), None)
+    if row is None or OURS not in held or not row.values.get("held_ratio"):
         return
-    row = next(row for row in rows if row.subject == OURS)
     ours, ratio = held.pop(OURS), median(row.values["held_ratio"])
     text = f"{workload}: vramkit's pool holds {bytes_text(median(ours))} at most, {ratio:.3f} "
     text += "times what is in use"
