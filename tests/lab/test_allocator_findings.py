@@ -10,7 +10,7 @@ from vramkit.lab.allocators.claims import CLAIMS
 from vramkit.lab.allocators.memory_limited import NAME as MEMORY_LIMITED
 from vramkit.lab.claims import Judged, Verdict
 from vramkit.lab.ranking import rank
-from vramkit.lab.result import Report
+from vramkit.lab.result import Report, Row
 
 NATIVE = "native"
 SEED_000 = {
@@ -175,6 +175,66 @@ def test_the_other_direction_is_not_confirmed_and_another_size_only_in_part() ->
     assert churn(105.0, 100.0) == "in part"
     assert churn(100.0, 98.9) == "confirmed"
     assert churn(101.8, 100.0) == "confirmed"
+
+
+def test_a_gain_of_less_than_half_the_claimed_one_is_a_part() -> None:
+    report = study()
+    for each in report.rows:
+        if each.workload == "unfused":
+            each.values["time"] = around(105.0)
+    assert judged(report)["fused kernels gain 23 %"].verdict == "in part"
+
+
+def test_a_pool_that_is_far_from_fourteen_times_is_a_part_where_it_comes_near_somewhere() -> None:
+    text = "any pool is 14 times as fast as plain cudaMalloc"
+
+    def found(usual: float, in_churn: float) -> Verdict:
+        report = study(direct=usual)
+        for each in report.rows:
+            if (each.workload, each.subject) == ("churn", "direct"):
+                each.values["time"] = around(718.0 * in_churn)
+        return judged(report)[text].verdict
+
+    assert [found(2, 8), found(2, 6), found(14, 20), found(40, 40)] == [
+        "in part",
+        "not confirmed",
+        "confirmed",
+        "in part",
+    ]
+
+
+def test_one_row_with_few_repetitions_keeps_claims_about_all_open() -> None:
+    report = study()
+    report.rows[0].values = {name: each[:1] for name, each in report.rows[0].values.items()}
+    for text in (
+        "kernels are 95 % of the time",
+        "any pool is 14 times as fast as plain cudaMalloc",
+    ):
+        assert judged(report)[text].verdict == "cannot be said here"
+
+
+def test_nothing_is_recommended_where_one_workload_has_too_few_repetitions() -> None:
+    report = study(ours=0.5)
+    for each in report.rows:
+        if each.workload == "churn":
+            each.values = {name: values[:FEW] for name, values in each.values.items()}
+    assert "Nothing is recommended" in texts(report)
+
+
+def test_another_allocator_is_called_little_only_where_it_is_little_everywhere() -> None:
+    report = study(ours=0.5)
+    for each in report.rows:
+        each.values["allocation"] = [value / 2 for value in each.values.get("allocation", [])]
+    words = "Allocation takes at most 1.0 % of the time; faster calls save no more"
+    assert f"{words}." in texts(report)
+    more = {"unfused": 125.0, "fused": 100.0, "wait_device": 100.0, "wait_stream": 100.5}
+    for workload, time in more.items():
+        report.rows.append(Row(workload, "pool", NATIVE, {"time": around(time)}, "measured"))
+    assert f"{words}, where fused kernels save 20.0 %." in texts(report)
+    for each in report.rows:
+        if (each.workload, each.subject) == ("churn", "pool"):
+            each.values["allocation"] = each.values["time"]
+    assert words not in texts(report)
 
 
 def test_a_share_far_from_the_claimed_one_is_not_confirmed() -> None:

@@ -253,6 +253,14 @@ def test_totals_are_judged_as_the_study_has_them(driver: Driver) -> None:
     assert verdicts(driver, {}) == {}
 
 
+def test_blocking_is_judged_in_step_with_the_layer_not_ahead(driver: Driver) -> None:
+    ms = {policy: (16_000.0, 16_000.0) for policy in claims.STUDY_MS}
+    in_step = ms | {"history1": (16_000.0, 16_160.0)}
+    ahead = ms | {"history1": (16_160.0, 16_000.0)}
+    assert verdicts(driver, totals(in_step))["blocking costs 0.99 %"] == "confirmed"
+    assert verdicts(driver, totals(ahead))["blocking costs 0.99 %"] == "not confirmed"
+
+
 def test_copies_beside_attention_in_the_first_layer_only_are_a_part(driver: Driver) -> None:
     case = StudyCase(PROFILE_RATE, "group").case
 
