@@ -13,13 +13,9 @@ from vramkit.lab.fragmentation.experiment import EXTREMES
 from vramkit.lab.fragmentation.measuring import ALONE, TOUCH
 from vramkit.lab.ranking import measured, medians, percent
 from vramkit.lab.result import Report
+from vramkit.lab.stand_ins import ARENA, ASYNC, KINDS, POOL, Kind, one_of
 from vramkit.report.units import time_text
 
-POOL = ("rmm_pool", "fixed_pool")
-ASYNC = ("rmm_async", "async")
-ARENA = ("rmm_arena", "arena")
-KINDS = (POOL, ASYNC, ARENA)
-"""Of what the study measured: RMM's own where it is installed, else the same method here."""
 ARM = "cold"
 CHANGE_RULE = (
     "phase {} against phase 1. Confirmed: the same direction beyond the spread, between half and "
@@ -28,12 +24,10 @@ CHANGE_RULE = (
 WITHIN = 0.05
 ALLOCATIONS = 100
 
-Kind = tuple[str, ...]
-
 
 def _one_of(kind: Kind, report: Report) -> str:
     there = {row.subject for row in report.rows if row.values.get("phase_1")}
-    return next((name for name in kind if name in there), kind[-1])
+    return one_of(kind, there)
 
 
 def changes_by(kind: Kind, claimed: float, phase: int = 5) -> Callable[[Report], Judged]:
