@@ -39,10 +39,12 @@ class Claim:
 
     def judged(self, report: Report) -> Judged:
         found = self.judge(report)
-        if not self.of_times or found.verdict == NOT_MEASURED.verdict:
+        if not self.of_times or found == NOT_MEASURED:
             return found
         if report.simulated is not None:
             return Judged("cannot be said here", f"simulated: {found.figures}", found.rule)
+        if found.verdict == "cannot be said here":
+            return found
         if fewest_repetitions(report) < FEWEST:
             return Judged("cannot be said here", f"{TOO_FEW}; {found.figures}", found.rule)
         return found

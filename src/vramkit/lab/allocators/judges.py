@@ -1,4 +1,4 @@
-"""How the claims of the study of three allocators are judged, each by the figures that it stands on.
+"""How the claims of the study of three allocators are judged, each by the figures it stands on.
 
 A judge makes nothing of figures that are missing, and says no more than the spread allows.
 """
