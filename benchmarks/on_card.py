@@ -43,6 +43,8 @@ class Part(NamedTuple):
     command: Callable[[Namespace], list[str]]
     needed: bool = False
     """Nothing else can run without it."""
+    card_only: bool = False
+    """Nothing of it runs on the simulated GPU."""
 
 
 def python(*words: object) -> list[str]:
@@ -94,6 +96,32 @@ def managed(options: Namespace) -> list[str]:
     return python("benchmarks/managed_memory.py", *words)
 
 
+def lab(name: str, *words: object) -> Callable[[Namespace], list[str]]:
+    """`vramkit lab`: it ends by its own time limit, and keeps what it has. The result is on disk
+    after each measurement."""
+
+    def command(options: Namespace) -> list[str]:
+        output = options.folder / f"lab_{name}"
+        every = ["--driver", options.driver, "--time-limit", "@LEFT@", "--output", f"{output}.json"]
+        every += ["--html", f"{output}.html"]
+        if options.driver == "sim":
+            every += ["--repetitions", 1]
+        experiment = name.partition("_")[0]
+        return python("-m", "vramkit.cli", "lab", experiment, *words, *every)
+
+    return command
+
+
+def lab_goals(name: str) -> Callable[[Namespace], list[str]]:
+    """A program of this folder that compares what the lab says with real runs."""
+
+    def command(options: Namespace) -> list[str]:
+        words = [options.folder / name, "--driver", options.driver, "--time-limit", "@LEFT@"]
+        return python(f"benchmarks/{name}.py", *words)
+
+    return command
+
+
 # Whether sharing works at all comes first, then its figures, in the order of their own worth. What
 # is left of the time goes to the rest of them.
 NEVER_ASKED = ("copies_of_boxes", "copy_batches", "peers", "managed_memory", "pitched_memory")
@@ -108,6 +136,16 @@ PARTS = [
     Part("managed_memory", 40, managed),
     Part("weights", 90, pytest("tests/weights/test_on_card.py", processes=4)),
     Part("sharing_rest", 300, sharing),
+    # Each of these takes most of a command: --only NAME, one at a time.
+    Part("lab_replay", 480, lab_goals("lab_replay")),
+    Part("lab_advice", 400, lab_goals("lab_advice")),
+    Part("lab_allocators_native", 520, lab("allocators_native", "--set", "engine=native")),
+    Part("lab_allocators_python", 520, lab("allocators_python", "--set", "engine=python")),
+    Part(
+        "lab_allocators_cupy", 520, lab("allocators_cupy", "--set", "engine=cupy"), card_only=True
+    ),
+    Part("lab_fragmentation", 520, lab("fragmentation")),
+    Part("lab_weights", 520, lab("weights")),
 ]
 
 
@@ -228,6 +266,9 @@ def main() -> int:
     unpack()
     for part in PARTS:
         if options.only and part.name not in options.only and not part.needed:
+            continue
+        if part.card_only and options.driver == "sim":
+            print(f"==> {part.name}: needs a card", flush=True)
             continue
         if done.get(part.name, {}).get("status") == 0 and not (options.again or options.only):
             print(f"==> {part.name}: done before", flush=True)

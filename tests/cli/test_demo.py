@@ -11,6 +11,7 @@ import pytest
 
 from vramkit.demo import card, weights
 from vramkit.demo.chapter import Context
+from vramkit.demo.lab import OF_ALLOCATORS
 from vramkit.driver import Driver
 from vramkit.report.blocks import Timeline
 
@@ -36,6 +37,10 @@ def test_the_facts_show_a_saving_a_pool_and_a_caught_race(
     assert 0 < sharing["out_bytes"] <= sharing["turns"] * sharing["program_bytes"]
     assert studies["claims"]["a switch by page faults takes 47 s"] == "in part"
     assert studies["claims"]["`history` takes 16,400 ms"] == "not confirmed"
+    memory = "on a card of 4 GB with a peak of 3.5 GB a pool must hold the peak"
+    assert studies["claims"][memory] == "confirmed"
+    assert studies["claims"]["the pool gets faster by 14.2 %"] == "cannot be said here"
+    assert set(OF_ALLOCATORS) < studies["claims"].keys()
     assert studies["switch_seconds"]["paged"] == pytest.approx(47.19, abs=0.01)
     assert 0.8 < studies["switch_seconds"]["swap"] < 0.9
     assert card["multiprocessors"] == 132

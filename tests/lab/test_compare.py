@@ -64,7 +64,9 @@ def test_rows_are_told_apart_by_workload_arm_and_subject() -> None:
 def test_a_row_that_fails_now_is_worse_and_one_that_is_not_there_is_only_told() -> None:
     old = [row("dies", time=FAST), row("left_out", time=FAST), row("absent", time=FAST)]
     gone = Row("work", "absent", outcome="not here", why="no such package")
+    old.append(row("heals", why="ended by SIGKILL"))
     new = [row("dies", why="ended by SIGKILL"), gone, row("fresh", time=FAST)]
+    new.append(row("heals", time=FAST))
     found = compare_reports(report(rows=old), report(rows=new))
     told = {
         each.subject: (each.side, each.outcome, each.why, each.worse) for each in found.one_sided
@@ -73,6 +75,7 @@ def test_a_row_that_fails_now_is_worse_and_one_that_is_not_there_is_only_told() 
         "dies": ("old", "failed", "ended by SIGKILL", True),
         "absent": ("old", "not here", "no such package", False),
         "fresh": ("new", "not in it", "", False),
+        "heals": ("new", "failed", "ended by SIGKILL", False),
         "left_out": ("old", "not in it", "", False),
     }
     assert found.worse == 1

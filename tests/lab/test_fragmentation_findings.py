@@ -46,12 +46,19 @@ def texts(report: Report) -> str:
 
 def test_the_studys_own_figures_confirm_its_changes_and_contradict_its_conclusion() -> None:
     assert verdicts(study()) == {
+        "100 allocations take 23.4 to 27.9 ms": "confirmed",
+        "after 50 rounds the pool is 8.0 % faster": "confirmed",
+        "after 50 rounds async is 2.9 % slower": "confirmed",
+        "after 50 rounds the arena is 2.9 % faster": "confirmed",
         "the pool gets faster by 14.2 %": "confirmed",
         "async gets slower by 3.2 %": "confirmed",
         "the arena gets slower by 3.1 %": "confirmed",
         "all changes are below 5 %": "not confirmed",
         # without the other arms nothing tells why
         "warm-up, caches or its own order make the pool faster": "cannot be said here",
+        # not measured there
+        "allocation that is 10 % slower costs less than 1 %": "cannot be said here",
+        "the cases that it calls extreme cost less than 5 %": "cannot be said here",
     }
 
 
@@ -71,6 +78,60 @@ def test_changes_within_the_spread_are_none() -> None:
     report = study(spread=0.5)
     assert verdicts(report)["the pool gets faster by 14.2 %"] == "not confirmed"
     assert "within the spread" in texts(report)
+
+
+@pytest.mark.parametrize(
+    ("last", "spread", "verdict"),
+    [
+        (102.0, 0.001, "confirmed"),
+        (106.0, 0.001, "not confirmed"),
+        (102.0, 0.1, "cannot be said here"),
+        (106.0, 0.1, "cannot be said here"),
+    ],
+)
+def test_small_changes_are_said_only_where_the_spread_is_small(
+    last: float, spread: float, verdict: str
+) -> None:
+    rows = {("alone", "cold", name): row((100.0, 100.0, last), spread=spread) for name in STUDY}
+    assert verdicts(made(FRAGMENTATION, rows))["all changes are below 5 %"] == verdict
+
+
+@pytest.mark.parametrize(("ns", "verdict"), [(279_000.0, "confirmed"), (500.0, "not confirmed")])
+def test_an_allocation_of_a_pool_is_not_hundreds_of_microseconds(ns: float, verdict: str) -> None:
+    rows = {("alone", "cold", name): row((ns, ns, ns)) for name in STUDY}
+    assert verdicts(made(FRAGMENTATION, rows))["100 allocations take 23.4 to 27.9 ms"] == verdict
+
+
+@pytest.mark.parametrize(("alone", "verdict"), [(400.0, "confirmed"), (600.0, "not confirmed")])
+def test_a_tenth_of_an_allocation_is_weighed_against_the_write(alone: float, verdict: str) -> None:
+    rows = {
+        (workload, "warm", "rmm_pool"): row((ns, ns, ns))
+        for workload, ns in {"alone": alone, "touch": 5000.0}.items()
+    }
+    found = verdicts(made(FRAGMENTATION, rows))
+    assert found["allocation that is 10 % slower costs less than 1 %"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("late", "spread", "verdict"),
+    [
+        (104.0, 0.001, "confirmed"),
+        (90.0, 0.001, "confirmed"),
+        (106.0, 0.001, "not confirmed"),
+        (106.0, 0.2, "cannot be said here"),
+    ],
+)
+def test_extreme_cases_are_judged_by_late_calls_against_early_ones(
+    late: float, spread: float, verdict: str
+) -> None:
+    rows = {
+        ("long_run", "", "rmm_pool"): {
+            "early": around(100.0, spread),
+            "late": around(late, spread),
+        }
+    }
+    found = verdicts(made(FRAGMENTATION, rows))
+    assert found["the cases that it calls extreme cost less than 5 %"] == verdict
 
 
 SAME: Times = (100.0, 100.0, 100.0)

@@ -65,6 +65,11 @@ def row(found: Report, subject: str, arm: str = "", workload: str = "t") -> Row:
     return wanted
 
 
+def pool_ratio(found: Report) -> float:
+    values = row(found, "pool").values
+    return values["held"][0] / values["in_use"][0]
+
+
 # The command
 
 
@@ -80,6 +85,7 @@ def test_a_trace_is_replayed_on_every_allocator_that_is_here(
     direct, pool = row(found, "direct"), row(found, "pool")
     assert direct.values["in_use"] == direct.values["held"] == [100 * MIB]
     assert direct.values["held_ratio"] == [1.0]
+    assert row(found, "pool").values["held_ratio"] == [pool_ratio(found)]
     assert 100 * MIB <= pool.values["held"][0] <= 140 * MIB
     assert {"moved", "fragmentation"} <= pool.values.keys()
     assert not {"moved", "fragmentation"} & direct.values.keys()
@@ -280,6 +286,20 @@ def test_who_holds_less_is_said_of_those_that_keep_memory() -> None:
     assert worse.tone == "note"
     alone = REPLAY.findings(made(memory("pool", 1.1), memory("direct", 1.0)))[0]
     assert alone.text.endswith("1.100 times what is in use.")
+
+
+def test_on_a_card_what_is_held_is_compared_by_its_spread() -> None:
+    def tone(ours: list[float], simulated: str | None) -> str:
+        rows = [memory("pool", 1.0), memory("async", 1.0)]
+        rows[0].values["held"] = [value * GIB for value in ours]
+        rows[1].values["held"] = [10 * GIB] * len(ours)
+        return REPLAY.findings(made(*rows, simulated=simulated))[0].tone
+
+    assert tone([9.0], "h200") == "good"
+    assert tone([9.0], None) == "note"  # once: too few to tell
+    assert tone([9.0] * 5, None) == "good"
+    assert tone([11.0] * 5, None) == tone([11.0], "h200") == "note"
+    assert tone([9.0, 9.5, 10.5, 11.0, 12.0], None) == "good"  # within the spread
 
 
 def test_cards_are_said_from_the_smallest_on() -> None:

@@ -96,6 +96,14 @@ def test_figures_of_an_unknown_quantity_are_refused(tmp_path: Path) -> None:
         load(path)
 
 
+@pytest.mark.parametrize("values", [[], [1.0, -2.0]])
+def test_figures_that_cannot_be_are_refused(tmp_path: Path, values: list[float]) -> None:
+    path = tmp_path / "a.json"
+    save(report(rows=[row("pool", time=values)]), path)
+    with pytest.raises(ResultError, match="time of pool, work, has the values"):
+        load(path)
+
+
 def test_fields_of_a_later_minor_version_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     save(report(), path)

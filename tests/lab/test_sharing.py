@@ -133,7 +133,7 @@ def test_a_report_without_figures_has_no_verdict_on_what_a_simulated_card_could_
 ) -> None:
     found = verdicts(driver, {})
     assert set(found.values()) == {"in part", "cannot be said here"}
-    assert len(found) == 3
+    assert len(found) == 4
     report = made_up(SHARING, driver, {})
     assert [each.tone for each in SHARING.findings(report)][-1] == "note"
     assert all(block is not None for block in SHARING.blocks(report))

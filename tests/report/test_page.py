@@ -186,3 +186,14 @@ def test_the_page_is_well_formed_escaped_and_says_simulated() -> None:
 def test_the_page_fetches_nothing() -> None:
     text = page(DOCUMENT)
     assert not re.search(r"https?://|//[a-z]+\.|@import|url\(|<link|<script[^>]+src", text)
+
+
+def test_rows_of_words_have_the_names_of_their_columns_for_a_phone() -> None:
+    words = page(Document("t", "", [], [Section("s", [Table(["a", "", "b<"], [["1", "2", "3"]])])]))
+    assert '<table class="prose">' in words
+    assert '<td>1</td><td>2</td><td data-column="b&lt;">3</td>' in words
+    for other in (
+        Table(["a", "b"], [["1", "2"]]),
+        Table(["a", "b", "c"], [["1", "2", "3"]], "", [2]),
+    ):
+        assert "data-column=" not in page(Document("t", "", [], [Section("s", [other])]))

@@ -31,8 +31,15 @@ def describe_error(error: Exception) -> str | None:
     if isinstance(error, CycloptsError):
         return f"{_one_line(str(error))} See `vramkit --help`."
     if isinstance(error, (UsageError, CommandError, OSError, *_driver_errors())):
-        return _one_line(str(error))
+        return _one_line(_file_error(error) or str(error))
     return None
+
+
+def _file_error(error: Exception) -> str:
+    """Of a file that the system names: without the number of the error."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return ""
 
 
 def exit_status(error: Exception) -> int:

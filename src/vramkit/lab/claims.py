@@ -9,12 +9,13 @@ from typing import Literal
 from vramkit.lab.experiment import Finding
 from vramkit.lab.ranking import percent
 from vramkit.lab.result import Report
-from vramkit.lab.samples import Spread, compare
+from vramkit.lab.samples import FEWEST, Spread, compare
 from vramkit.report.blocks import Table
 
 Verdict = Literal["confirmed", "in part", "not confirmed", "cannot be said here"]
 VERDICTS: tuple[Verdict, ...] = ("confirmed", "in part", "not confirmed", "cannot be said here")
 FACTOR = 2.0
+TOO_FEW = "too few repetitions"
 GAIN_RULE = (
     "confirmed: the same direction beyond the spread, between half and twice the size; in part: "
     "another size"
@@ -38,9 +39,25 @@ class Claim:
 
     def judged(self, report: Report) -> Judged:
         found = self.judge(report)
-        if report.simulated is None or not self.of_times or found.verdict == NOT_MEASURED.verdict:
+        if not self.of_times or found == NOT_MEASURED:
             return found
-        return Judged("cannot be said here", f"simulated: {found.figures}", found.rule)
+        if report.simulated is not None:
+            return Judged("cannot be said here", f"simulated: {found.figures}", found.rule)
+        if found.verdict == "cannot be said here":
+            return found
+        if fewest_repetitions(report) < FEWEST:
+            return Judged("cannot be said here", f"{TOO_FEW}; {found.figures}", found.rule)
+        return found
+
+
+def fewest_repetitions(report: Report) -> int:
+    """Of the measured rows, that of the one with fewest."""
+    counts = (
+        max(map(len, row.values.values()), default=0)
+        for row in report.rows
+        if row.outcome == "measured"
+    )
+    return min(counts, default=0)
 
 
 def settled(text: str, figures: str, verdict: Verdict, rule: str) -> Claim:
@@ -66,7 +83,7 @@ def judge_gain(
     verdict: Verdict
     match compare(faster, slower).verdict:
         case "too few":
-            return Judged("cannot be said here", f"too few repetitions; {figures}", GAIN_RULE)
+            return Judged("cannot be said here", f"{TOO_FEW}; {figures}", GAIN_RULE)
         case "lower":
             near = claimed / FACTOR <= gain <= claimed * FACTOR
             verdict = "confirmed" if near else "in part"
@@ -78,11 +95,14 @@ def judge_gain(
 
 
 def claim_summary(report: Report, claims: Sequence[Claim]) -> Finding:
-    """Which of them hold; claim_table() has the figures."""
+    """Which of them hold; claim_table() has the figures, and those that cannot be said."""
     by_verdict: dict[Verdict, list[str]] = {verdict: [] for verdict in VERDICTS}
     for claim in claims:
         by_verdict[claim.judged(report).verdict].append(f"“{claim.text}”")
+    unsaid = len(by_verdict.pop(NOT_MEASURED.verdict))
     parts = [f"{verdict}: {', '.join(texts)}" for verdict, texts in by_verdict.items() if texts]
+    if unsaid:
+        parts.append(f"{unsaid} of {len(claims)} cannot be said here")
     return Finding("plain", f"What the study claims: {'; '.join(parts)}.")
 
 

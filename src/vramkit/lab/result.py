@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Literal
@@ -131,4 +132,11 @@ def load(path: Path) -> Report:
     unknown = {name for row in report.rows for name in row.values} - report.quantities.keys()
     if unknown:
         raise ResultError(f"{path}: has values of {', '.join(sorted(unknown))}, but not what it is")
+    for row in report.rows:
+        for name, values in row.values.items():
+            if not values or not all(0 <= value < math.inf for value in values):
+                raise ResultError(
+                    f"{path}: {name} of {row.subject}, {row.workload}, has the values "
+                    f"{values[:5]}; it may have one or more from 0 on"
+                )
     return report

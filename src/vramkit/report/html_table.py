@@ -7,21 +7,28 @@ from html import escape
 from vramkit.report.blocks import Table
 from vramkit.report.html_text import inline
 
+PROSE_COLUMNS = 3
+"""From so many columns of words on, a phone shows the cells of a row below each other."""
+
 
 def table_html(block: Table) -> str:
+    head = any(block.columns)
+    prose = head and not block.numeric and len(block.columns) >= PROSE_COLUMNS
+
+    def cell(index: int, text: str, tag: str) -> str:
+        attributes = ' class="numeric"' if index in block.numeric else ""
+        if prose and tag == "td" and index and block.columns[index]:
+            attributes += f' data-column="{escape(block.columns[index])}"'
+        return f"<{tag}{attributes}>{inline(text)}</{tag}>"
+
     def row(cells: list[str], tag: str) -> str:
-        return "".join(
-            f'<{tag} class="numeric">{inline(cell)}</{tag}>'
-            if index in block.numeric
-            else f"<{tag}>{inline(cell)}</{tag}>"
-            for index, cell in enumerate(cells)
-        )
+        return f"<tr>{''.join(cell(index, text, tag) for index, text in enumerate(cells))}</tr>"
 
     caption = f"<caption>{escape(block.title)}</caption>" if block.title else ""
-    head = f"<thead><tr>{row(block.columns, 'th')}</tr></thead>" if any(block.columns) else ""
-    body = "".join(f"<tr>{row(cells, 'td')}</tr>" for cells in block.rows)
-    pairs = "" if head else ' class="pairs"'
-    return f'<div class="wide"><table{pairs}>{caption}{head}<tbody>{body}</tbody></table></div>'
+    heads = f"<thead>{row(block.columns, 'th')}</thead>" if head else ""
+    body = "".join(row(cells, "td") for cells in block.rows)
+    kind = ' class="prose"' if prose else "" if head else ' class="pairs"'
+    return f'<div class="wide"><table{kind}>{caption}{heads}<tbody>{body}</tbody></table></div>'
 
 
 def hidden_table_html(block: Table) -> str:

@@ -34,10 +34,15 @@ def event(action: str, address: int, size: int, stream: int = 0, time_us: int = 
 def snapshot(*devices: list[dict], **left: int) -> dict:
     """Of these events; `_address=size` are blocks of device 0 that are in use at the end."""
     blocks = [
-        {"address": int(address[1:]), "requested_size": size, "state": "active_allocated"}
+        {
+            "address": int(address[1:]),
+            "size": -(-size // 512) * 512,
+            "requested_size": size,
+            "state": "active_allocated",
+        }
         for address, size in left.items()
     ]
-    free = {"address": 1, "requested_size": 0, "state": "inactive"}
+    free = {"address": 1, "size": 512, "requested_size": 0, "state": "inactive"}
     segment = {"device": 0, "stream": 0, "total_size": SEGMENT, "blocks": [*blocks, free]}
     return {"segments": [segment], "device_traces": list(devices)}
 

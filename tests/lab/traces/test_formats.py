@@ -158,6 +158,19 @@ done,device,3,0,33,cuCtxSynchronize
     assert child.sizes.tolist() == [50]
 
 
+def test_an_event_is_of_the_device_of_its_stream(tmp_path: Path) -> None:
+    lines = """\
++0,100,1,0,10,0,cuMemAllocAsync
++1,200,2,0,20,3,cuMemAllocAsync
+event,4,1,0,30
+done,event,4,0,40,cuEventSynchronize
+done,event,5,0,50,cuEventSynchronize
+"""
+    first, second = read_traces(written(tmp_path, RECORD_HEADER + lines))
+    assert [row[0] for row in events(first)] == ["allocate", "record", "event_done"]
+    assert [row[0] for row in events(second)] == ["allocate"]
+
+
 # RMM
 
 
@@ -182,6 +195,27 @@ def test_a_log_of_rmm_has_threads_streams_and_times(tmp_path: Path) -> None:
     ]
     start = trace.times[0]
     assert [at - start for at in trace.times] == [0, 1_500_000, 2_000_000, 3_000_000]
+
+
+def test_lines_of_rmm_that_are_a_little_out_of_order_are_not_of_the_next_day(
+    tmp_path: Path,
+) -> None:
+    lines = (
+        "1,12:00:00.000500,allocate,0x100,8,0\n2,12:00:00.000400,allocate,0x200,8,0\n"
+        "1,12:00:01.000500,free,0x100,8,0\n"
+    )
+    (trace,) = read_traces(written(tmp_path, RMM_HEADER + lines))
+    assert trace.times[2] - trace.times[0] == 10**9
+    assert trace.times[1] - trace.times[0] == -100_000
+
+
+def test_a_log_of_rmm_may_have_seconds_since_1970(tmp_path: Path) -> None:
+    lines = (
+        "7,1634567890.123456,allocate,0x7f8a40000000,1024,0x0\n"
+        "7,1634567890.234567,free,0x7f8a40000000,1024,0x0\n"
+    )
+    (trace,) = read_traces(written(tmp_path, RMM_HEADER + lines))
+    assert trace.times[1] - trace.times[0] == 111_111_000
 
 
 # PyTorch
@@ -235,6 +269,43 @@ def test_what_a_snapshot_does_not_see_allocated_was_there_before(tmp_path: Path)
         ("free", 2),
     ]
     assert trace.peak_in_use == 1020
+
+
+def test_blocks_of_an_older_snapshot_have_no_addresses_and_lie_side_by_side(
+    tmp_path: Path,
+) -> None:
+    blocks = [
+        {"size": 1024, "requested_size": 1000, "state": "active_allocated"},
+        {"size": 512, "state": "inactive"},
+        {"size": 2048, "state": "active_allocated"},
+    ]
+    content = snapshot([event("alloc", 4096 + 1536, 2048)])
+    content["segments"][0] |= {"address": 4096, "blocks": blocks}
+    (trace,) = read_traces(snapshot_file(tmp_path, content))
+    # The third is the one that was seen; the first was there before.
+    assert trace.sizes.tolist() == [1000, 2048]
+
+
+def test_blocks_that_wait_for_their_last_work_are_free_for_the_program(tmp_path: Path) -> None:
+    blocks = [
+        {"address": 100, "size": 512, "requested_size": 500, "state": state}
+        for state in ("active_pending_free", "active_awaiting_free", "inactive")
+    ]
+    content = snapshot([event("alloc", 9000, 10)])
+    content["segments"][0] |= {"address": 100, "blocks": blocks}
+    (trace,) = read_traces(snapshot_file(tmp_path, content))
+    assert trace.sizes.tolist() == [10]
+
+
+def test_tensors_without_bytes_are_left_out_of_a_snapshot(tmp_path: Path) -> None:
+    changes = [
+        event("alloc", 0, 0),
+        event("alloc", 0, 0),
+        event("alloc", 512, 8),
+        event("free_requested", 0, 0),
+    ]
+    (trace,) = read_traces(snapshot_file(tmp_path, snapshot(changes)))
+    assert trace.sizes.tolist() == [8]
 
 
 # The adaptor Recording

@@ -147,6 +147,36 @@ def test_what_a_stream_waited_for_is_complete_with_it(tmp_path: Path) -> None:
     assert kernels == [4000, 3000, 9000]  # the last one nobody waited for
 
 
+def test_a_stream_that_only_waited_completes_what_it_waited_for(tmp_path: Path) -> None:
+    trace = recorded(
+        tmp_path,
+        "+0,64,1,0,0,0",
+        "launch,1,1,0,1000",
+        "event,7,1,0,1500",
+        "wait,2,7,0,1600",
+        "done,stream,2,0,5000",
+        "done,device,0,0,9000",
+    )
+    kernels = [step[1] for step in steps(as_program(trace, kernel_ns=9 * US), Op.KERNEL)]
+    assert kernels == [4000]
+
+
+def test_a_wait_behind_an_event_is_not_known_to_be_over_with_it(tmp_path: Path) -> None:
+    trace = recorded(
+        tmp_path,
+        "+0,64,1,0,0,0",
+        "launch,1,1,0,1000",
+        "event,7,1,0,1100",
+        "launch,1,2,0,1200",
+        "event,8,2,0,1300",
+        "wait,2,7,0,1400",
+        "done,event,8,0,2200",
+        "done,device,0,0,9000",
+    )
+    kernels = [step[1] for step in steps(as_program(trace, kernel_ns=9 * US), Op.KERNEL)]
+    assert kernels == [8000, 1000]
+
+
 def test_without_kernels_the_points_of_order_stay(tmp_path: Path) -> None:
     trace = recorded(
         tmp_path, "+0,64,1,0,0,0", "launch,3,1,0,10", "event,7,1,0,20", "wait,2,7,1,30"

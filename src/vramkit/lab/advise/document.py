@@ -69,7 +69,7 @@ def _figures(advised: Advised) -> Figures:
     items.append(Figure(f"{seen.allocations:,}", "allocations"))
     if seen.timing is not None:
         items.append(Figure(time_text(seen.timing.seconds), "from the first call to the last"))
-        items.append(Figure(percent_text(seen.timing.idle_share), "idle for certain"))
+        items.append(Figure(percent_text(seen.timing.idle_share), "without a kernel, at least"))
     return Figures(items)
 
 

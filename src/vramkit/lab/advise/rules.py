@@ -112,12 +112,20 @@ def allocation_time(observed: Observed, card: Card) -> Advice:
             check=RECORD,
         )
     cost = timing.allocations * card.allocate_s + timing.frees * card.free_s
-    share = min(cost / timing.seconds, 1.0)
+    share = cost / timing.seconds
     rule = (
         f"{timing.allocations:,} allocations of {time_text(card.allocate_s)} and {timing.frees:,} "
         f"frees of {time_text(card.free_s)} on {card.name}, in {time_text(timing.seconds)}; "
         f"below {share_text(NOTICED)} it is not worth a change"
     )
+    if share > 1:
+        return Advice(
+            "allocator",
+            "cannot say",
+            f"On {card.name} the driver's calls for memory would take longer than the whole run "
+            "did: it was recorded on another card, and says nothing about the time there.",
+            rule,
+        )
     predicted = [Prediction("saved of the run", share, "share", "at most")]
     if share < NOTICED:
         return Advice(
@@ -186,7 +194,7 @@ def held_memory(observed: Observed, pooled: Pooled | None) -> Advice:
     return Advice(
         "allocator",
         "do",
-        f"With vramkit's pool the program holds {bytes_text(pooled.held)} instead of "
+        f"With vramkit's pool the program would hold about {bytes_text(pooled.held)} instead of "
         f"{bytes_text(observed.held)}.",
         rule,
         predicted,
@@ -323,7 +331,10 @@ def smaller(observed: Observed, card: Card, pooled: Pooled | None) -> list[Advic
 def sharing(observed: Observed, card: Card, pooled: Pooled | None) -> Advice:
     """Whether the card has time, and room, for another such program."""
     timing = observed.timing
-    rule = f"the card must be idle for certain in {share_text(IDLE)} of the run"
+    rule = (
+        f"no kernel may be queued in {share_text(IDLE)} of the run; copies are not in the file, so "
+        "time in which only they ran counts as idle"
+    )
     if timing is None or timing.seconds <= 0:
         return Advice(
             "sharing",
@@ -332,13 +343,13 @@ def sharing(observed: Observed, card: Card, pooled: Pooled | None) -> Advice:
             "needs the times of launches, as `vramkit record` writes them",
             check=RECORD,
         )
-    idle = Prediction("idle", timing.idle_share, "share", "at least")
+    idle = Prediction("without a kernel", timing.idle_share, "share", "at least")
     if timing.idle_share < IDLE:
         return Advice(
             "sharing",
             "no need",
-            f"The card was idle for certain in {share_text(timing.idle_share)} of the run: another "
-            "program beside this one would mostly wait, or make it wait.",
+            f"No kernel was queued in {share_text(timing.idle_share)} of the run, as far as can be "
+            "seen: another program beside this one would mostly wait, or make it wait.",
             rule,
             [idle],
         )
@@ -349,8 +360,8 @@ def sharing(observed: Observed, card: Card, pooled: Pooled | None) -> Advice:
         return Advice(
             "sharing",
             "consider",
-            f"The card was idle in at least {share_text(timing.idle_share)} of the run, and has "
-            "room for two such programs at once.",
+            f"No kernel was queued in at least {share_text(timing.idle_share)} of the run, and the "
+            "card has room for two such programs at once.",
             rule,
             [idle],
             check,
@@ -359,7 +370,7 @@ def sharing(observed: Observed, card: Card, pooled: Pooled | None) -> Advice:
     return Advice(
         "sharing",
         "consider",
-        f"The card was idle in at least {share_text(timing.idle_share)} of the run. Two such "
+        f"No kernel was queued in at least {share_text(timing.idle_share)} of the run. Two such "
         f"programs do not fit together: they would take turns, and a switch moves "
         f"{bytes_text(short)} each way.",
         rule,

@@ -1,171 +1,44 @@
-"""What the study of three allocators claims, each by the figures that it stands on."""
+"""What the study of three allocators claims."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from statistics import median
-
-from vramkit.lab.allocators.experiment import ENGINES, arm_of
-from vramkit.lab.allocators.workloads import DYNAMIC, MUTEX, PREDICTABLE
-from vramkit.lab.claims import FACTOR, NOT_MEASURED, Claim, Judged, Verdict, judge_gain
-from vramkit.lab.ranking import listed, measured, medians, percent, rank
-from vramkit.lab.result import Report
-
-POOL = ("rmm_pool", "fixed_pool")
-ASYNC = ("rmm_async", "async")
-ARENA = ("rmm_arena", "arena")
-"""Of what the study measured: RMM's own where it is installed, else the same method here."""
-
-Kind = tuple[str, ...]
-Judge = Callable[[Report], Judged]
-
-
-def _engine(report: Report, workload: str, quantity: str = "time") -> str:
-    """As near to the study as there is: real tables, then real kernels, then modelled ones."""
-    for engine in reversed(ENGINES):
-        if measured(report, workload, engine, quantity):
-            return engine
-    return ENGINES[0]
-
-
-def _one_of(kind: Kind, values: Collection[str]) -> str:
-    return next((name for name in kind if name in values), kind[-1])
-
-
-def gain_between(workload: str, faster: Kind, slower: Kind, claimed: float) -> Judge:
-    def judge(report: Report) -> Judged:
-        times = measured(report, workload, _engine(report, workload), "time")
-        names = _one_of(faster, times), _one_of(slower, times)
-        return judge_gain(claimed, times.get(names[0], []), times.get(names[1], []), names)
-
-    return judge
-
-
-def gain_of_workload(faster: str, slower: str, claimed: float) -> Judge:
-    """With the same allocator: the study's pool, else ours."""
-
-    def judge(report: Report) -> Judged:
-        quick = measured(report, faster, _engine(report, faster), "time")
-        slow = measured(report, slower, _engine(report, slower), "time")
-        name = _one_of((*POOL, "pool"), quick.keys() & slow.keys())
-        names = f"{faster} ({name})", slower
-        return judge_gain(claimed, quick.get(name, []), slow.get(name, []), names)
-
-    return judge
-
-
-def gain_of_mutex(workload: str, claimed: float) -> Judge:
-    """Of the study's pool: without and with a mutex around each item."""
-
-    def judge(report: Report) -> Judged:
-        engine = _engine(report, workload)
-        free = measured(report, workload, engine, "time")
-        locked = measured(report, workload, arm_of(MUTEX, engine), "time")
-        name = _one_of(POOL, free.keys() & locked.keys())
-        names = f"{name} with a mutex", "without"
-        return judge_gain(claimed, locked.get(name, []), free.get(name, []), names)
-
-    return judge
-
-
-def share(quantity: str, least: float, most: float) -> Judge:
-    """What the quantity is of the time, with the study's pool, in the middle of all workloads."""
-
-    def judge(report: Report) -> Judged:
-        shares = []
-        for workload in (*PREDICTABLE, *DYNAMIC):
-            engine = _engine(report, workload.name, quantity)
-            time = medians(measured(report, workload.name, engine, "time"))
-            part = medians(measured(report, workload.name, engine, quantity))
-            name = _one_of(POOL, part)
-            if time.get(name) and name in part:
-                shares.append(part[name] / time[name])
-        if not shares:
-            return NOT_MEASURED
-        middle = median(shares)
-        return Judged(
-            "confirmed" if least <= middle <= most else "not confirmed",
-            f"{percent(middle)} in the middle of {len(shares)} workloads, {percent(min(shares))} "
-            f"to {percent(max(shares))}",
-            f"confirmed: {percent(least)} to {percent(most)} in the middle",
-        )
-
-    return judge
-
-
-def best_in_predictable(report: Report) -> Judged:
-    kinds = (POOL, ASYNC, ARENA)
-    outcomes, first, cases = [], 0, 0
-    for workload in PREDICTABLE:
-        for arm in ("", MUTEX):
-            engine = _engine(report, workload.name)
-            times = measured(report, workload.name, arm_of(arm, engine), "time")
-            three = {name: times[name] for kind in kinds if (name := _one_of(kind, times)) in times}
-            if len(three) < 2 or _one_of(POOL, three) not in three:
-                continue
-            ranking = rank(three)
-            if ranking.too_few:
-                return Judged("cannot be said here", "too few repetitions")
-            cases += 1
-            first += ranking.first in POOL and not ranking.level
-            words = f"level with {listed(ranking.level)}" if ranking.level else "first"
-            outcomes.append(
-                f"{workload.name}{' with a mutex' * bool(arm)}: `{ranking.first}` {words}"
-            )
-    if not cases:
-        return NOT_MEASURED
-    verdict: Verdict = "confirmed" if first == cases else "in part" if first else "not confirmed"
-    rule = "confirmed: the pool is first beyond the spread in all four; in part: in some"
-    return Judged(verdict, "; ".join(outcomes), rule)
-
-
-def fourteen_times(report: Report) -> Judged:
-    ratios = {}
-    for workload in (*PREDICTABLE, *DYNAMIC):
-        times = medians(measured(report, workload.name, _engine(report, workload.name), "time"))
-        pool = times.get(_one_of(POOL, times))
-        if pool and "direct" in times:
-            ratios[workload.name] = times["direct"] / pool
-    if not ratios:
-        return NOT_MEASURED
-    most = max(ratios, key=lambda name: ratios[name])
-    figures = (
-        f"cuMemAlloc for each block takes {median(ratios.values()):.1f} times as long in the "
-        f"middle of {len(ratios)} workloads, at most {ratios[most]:.1f} times, in {most}"
-    )
-    verdict: Verdict = "not confirmed"
-    if 14 / FACTOR <= median(ratios.values()) <= 14 * FACTOR:
-        verdict = "confirmed"
-    elif ratios[most] >= 14 / FACTOR:
-        verdict = "in part"
-    rule = "confirmed: between 7 and 28 times in the middle; in part: at least 7 times somewhere"
-    return Judged(verdict, figures, rule)
-
-
-def all_within(part: float) -> Judge:
-    def judge(report: Report) -> Judged:
-        widest = {}
-        for workload in (*PREDICTABLE, *DYNAMIC):
-            times = medians(measured(report, workload.name, _engine(report, workload.name), "time"))
-            names = [_one_of(kind, times) for kind in (POOL, ASYNC, ARENA)]
-            three = [times[name] for name in names if name in times]
-            if len(three) > 1:
-                widest[workload.name] = max(three) / min(three) - 1
-        if not widest:
-            return NOT_MEASURED
-        most = max(widest, key=lambda name: widest[name])
-        within = sum(each < part for each in widest.values())
-        verdict: Verdict = "confirmed" if within == len(widest) else "not confirmed"
-        figures = f"in {within} of {len(widest)} workloads; {percent(widest[most])} in {most}"
-        return Judged(verdict, figures, f"slowest over fastest below {percent(part)} everywhere")
-
-    return judge
-
+from vramkit.lab.allocators.judges import (
+    ALL,
+    a_call_takes_microseconds,
+    a_pool_needs_the_peak,
+    all_within,
+    arena_is_mostly_first,
+    async_gains_at_most,
+    async_holds_the_average,
+    best_in_predictable,
+    fourteen_times,
+    gain_between,
+    gain_of_mutex,
+    gain_of_workload,
+    level,
+    of_all,
+    share,
+)
+from vramkit.lab.allocators.workloads import DYNAMIC, PREDICTABLE
+from vramkit.lab.claims import Claim
+from vramkit.lab.stand_ins import ARENA, ASYNC, POOL
 
 CLAIMS = (
-    Claim("allocation is 2 % of the time", share("allocation", 0.01, 0.04)),
-    Claim("kernels are 95 % of the time", share("kernels", 0.9, 1.0)),
-    Claim("synchronisation is 3 % of the time", share("wait", 0.015, 0.06)),
+    Claim("allocation is 2 % of the time", of_all(share("allocation", 0.01, 0.04), ALL)),
+    Claim("kernels are 95 % of the time", of_all(share("kernels", 0.9, 1.0), ALL)),
+    Claim("synchronisation is 3 % of the time", of_all(share("wait", 0.015, 0.06), ALL)),
+    Claim(
+        "half of the allocation time is 1 % of the whole",
+        of_all(share("allocation", 0.005, 0.02, 0.5), ALL),
+    ),
+    Claim("a pool's allocation takes microseconds", of_all(a_call_takes_microseconds, ALL)),
+    Claim(
+        "pool, async and arena differ by less than 5 %", of_all(all_within(0.05), ALL, each=True)
+    ),
+    Claim(
+        "async gains less than 3 % over the pool",
+        of_all(async_gains_at_most(0.03), DYNAMIC, each=True),
+    ),
     Claim(
         "async is 2.1 % faster than the pool with extreme sizes",
         gain_between("extreme_sizes", ASYNC, POOL, 0.021),
@@ -174,20 +47,55 @@ CLAIMS = (
         "arena is 7.6 % faster than async with extreme sizes",
         gain_between("extreme_sizes", ARENA, ASYNC, 0.076),
     ),
+    Claim("the three are level with 32 streams", level("concurrent")),
     Claim("async is 1.8 % faster in fast churn", gain_between("churn", ASYNC, POOL, 0.018)),
+    Claim(
+        "arena is 6.7 % faster than the pool with interleaved streams",
+        gain_between("interleaved", ARENA, POOL, 543 / 509 - 1),
+    ),
     Claim(
         "arena is 37 % faster in small frequent allocations",
         gain_between("small_frequent", ARENA, POOL, 0.37),
     ),
-    Claim("the pool is best in predictable workloads", best_in_predictable),
+    Claim(
+        "async is 2.6 % slower in small frequent allocations",
+        gain_between("small_frequent", POOL, ASYNC, 0.026),
+    ),
+    Claim("arena is fastest in most dynamic workloads", of_all(arena_is_mostly_first, DYNAMIC)),
+    Claim("the pool is best in predictable workloads", of_all(best_in_predictable, PREDICTABLE)),
     Claim(
         "with a mutex the pool needs half the time in simple operations",
-        gain_of_mutex("simple", 53 / 26 - 1),
+        gain_of_mutex(POOL, "simple", 53, 26),
     ),
-    Claim("any pool is 14 times as fast as plain cudaMalloc", fourteen_times),
+    Claim(
+        "with a mutex async needs a third less in simple operations (47 ms, 31 ms)",
+        gain_of_mutex(ASYNC, "simple", 47, 31),
+    ),
+    Claim(
+        "with a mutex arena needs a fifth less in simple operations (43 ms, 34 ms)",
+        gain_of_mutex(ARENA, "simple", 43, 34),
+    ),
+    Claim(
+        "with a mutex the pool gains 16 % in complex operations (78 ms, 67 ms)",
+        gain_of_mutex(POOL, "complex", 78, 67),
+    ),
+    Claim(
+        "with a mutex async gains 7 % in complex operations (78 ms, 73 ms)",
+        gain_of_mutex(ASYNC, "complex", 78, 73),
+    ),
+    Claim(
+        "with a mutex arena loses 13 % in complex operations (78 ms, 88 ms)",
+        gain_of_mutex(ARENA, "complex", 78, 88),
+    ),
+    Claim("any pool is 14 times as fast as plain cudaMalloc", of_all(fourteen_times, ALL)),
     Claim("fused kernels gain 23 %", gain_of_workload("fused", "unfused", 0.23)),
     Claim(
         "how streams are waited for gains 50 %", gain_of_workload("wait_stream", "wait_device", 0.5)
     ),
-    Claim("pool, async and arena differ by less than 5 %", all_within(0.05)),
+    Claim(
+        "on a card of 4 GB with a peak of 3.5 GB a pool must hold the peak",
+        a_pool_needs_the_peak,
+        of_times=False,
+    ),
+    Claim("on that card async holds the 1 GB that is in use on average", async_holds_the_average),
 )

@@ -13,12 +13,14 @@ from vramkit.lab.claims import claim_summary, without_repeated_rules
 from vramkit.lab.experiment import Finding
 from vramkit.lab.ranking import Ranking, listed, measured, medians, percent, rank, ranking_text
 from vramkit.lab.result import Report
+from vramkit.lab.samples import compare
+from vramkit.lab.subjects import SUBJECTS
 from vramkit.report.units import bytes_text
 
 OURS = "pool"
 SHARE_RULE = (
     "host time in calls of the allocator over the time of the workload, as the mean of its "
-    "threads; medians of all repetitions. Whatever takes no time at all saves that much, at most"
+    "threads; medians of all repetitions"
 )
 RANK_RULE = (
     "a difference is one where the percentiles 10 to 90 do not overlap, the medians are more than "
@@ -89,14 +91,18 @@ def _share(report: Report) -> Finding:
             SHARE_RULE,
         )
     largest = max(shares, key=lambda case: shares[case])
-    simulated = " (simulated)" if report.simulated is not None else ""
-    return Finding(
-        "plain",
-        f"Allocation takes {percent(median(shares.values()))} of the time with `{OURS}`, in the "
-        f"middle of {len(shares)} workloads, and at most {percent(shares[largest])}, in "
-        f"{case_text(largest)}{simulated}: no other allocator can save more than that.",
-        SHARE_RULE,
+    words = (
+        f"{percent(median(shares.values()))} of the time with `{OURS}`, in the middle of "
+        f"{len(shares)} workloads, and at most {percent(shares[largest])}, in {case_text(largest)}"
     )
+    if report.simulated is not None:
+        words = (
+            f"The driver's calls for allocation alone take {words} (simulated): nothing follows "
+            "for a card."
+        )
+    else:
+        words = f"Allocation takes {words}: calls that took no time would save that, at most."
+    return Finding("plain", words, SHARE_RULE)
 
 
 def _checksums(report: Report) -> list[Finding]:
@@ -159,12 +165,32 @@ def _advice(report: Report) -> list[Finding]:
             )
         ]
     words = f"`{OURS}` is first, or not behind beyond the spread, in all {len(rankings)} workloads."
-    if max(shares.values()) <= LITTLE:
-        words += (
-            f" Allocation takes at most {percent(max(shares.values()))} of the time: fewer kernels "
-            "and fewer waits are worth more than another allocator."
-        )
+    most = max(shares.values())
+    if most <= LITTLE:
+        words += f" Allocation takes at most {percent(most)} of the time; faster calls save no more"
+        more = [f"{words} {percent(gain)}" for words, gain in _other_gains(report) if gain > most]
+        words += f", where {' and '.join(more)}." if more else "."
     return [Finding("good", words, ADVICE_RULE)] if rankings else []
+
+
+def _other_gains(report: Report) -> list[tuple[str, float]]:
+    """What something else than the allocator saves of the time with ours, beyond the spread."""
+    found = []
+    for words, faster, slower in (
+        ("fused kernels save", "fused", "unfused"),
+        ("fewer waits save", "wait_stream", "wait_device"),
+    ):
+        for engine in ENGINES:
+            quick, slow = (
+                measured(report, each, arm_of("", engine), "time").get(OURS)
+                for each in (faster, slower)
+            )
+            if quick and slow:
+                difference = compare(quick, slow)
+                if difference.verdict == "lower":
+                    found.append((words, -difference.relative))
+                break
+    return found
 
 
 def _held(report: Report) -> list[Finding]:
@@ -175,12 +201,19 @@ def _held(report: Report) -> list[Finding]:
             over.setdefault(name, []).append(ratio)
     if not over:
         return []
+    sized = [name for name in over if name in SUBJECTS and SUBJECTS[name].needs_size]
+    for name in sized:
+        del over[name]
     parts = [
         f"`{name}` {median(ratios):.2f} times (at most {max(ratios):.2f})"
         for name, ratios in sorted(over.items(), key=lambda item: median(item[1]))
     ]
-    text = "Held at the peak, of what is in use at the peak: " + ", ".join(parts) + "."
-    return [Finding("plain", text, "median and largest of all workloads")]
+    said = []
+    if parts:
+        said.append(f"Held at the peak, of what is in use at the peak: {', '.join(parts)}.")
+    if sized:
+        said.append(f"{listed(sized)} take memory ahead, by the size that they are given.")
+    return [Finding("plain", " ".join(said), "median and largest of all workloads")]
 
 
 def _memory_limited(report: Report) -> list[Finding]:
@@ -197,10 +230,10 @@ def _memory_limited(report: Report) -> list[Finding]:
         if rows:
             parts = [f"{listed(served)} served" if served else "nobody served"]
             parts += [f"{listed(short)} out of memory"] if short else []
-            outcomes.append(f"{sizing.arm}, {sizing.words}: {'; '.join(parts)}")
+            outcomes.append(f"Size “{sizing.arm}” ({sizing.words}): {'; '.join(parts)}")
     if not outcomes:
         return []
-    text = f"On a card of 4 GiB with 3.5 GiB in use at the peak: {'. '.join(outcomes)}."
+    text = f"On a card of 4 GiB with 3.5 GiB in use at the peak. {'. '.join(outcomes)}."
     average = medians(measured(report, MEMORY_LIMITED, SIZINGS[0].arm, "average_held"))
     if OURS in average:
         text += f" Over the time, `{OURS}` held {bytes_text(round(average[OURS]))}."

@@ -56,14 +56,15 @@ def _share(report: Report) -> Finding:
             f"What share of the time allocation is cannot be said: `{OURS}` has no figures.",
             SHARE_RULE,
         )
-    simulated = " (simulated)" if report.simulated is not None else ""
-    return Finding(
-        "plain",
+    words = (
         f"An allocation takes {percent(alone / touched)} of the time until its block is written "
-        f"with `{OURS}`: {time_text(alone / 1e9)} of {time_text(touched / 1e9)}{simulated}. No "
-        "other allocator can save more than that.",
-        SHARE_RULE,
+        f"with `{OURS}`: {time_text(alone / 1e9)} of {time_text(touched / 1e9)}"
     )
+    if report.simulated is not None:
+        words += " (simulated, with the driver's calls alone): nothing follows for a card."
+    else:
+        words += ". An allocation that took no time would save that, at most."
+    return Finding("plain", words, SHARE_RULE)
 
 
 def _of_subject(report: Report, subject: str) -> list[Finding]:

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from vramkit.lab.replay.settings import SMALLEST, WITH_LIMIT
-from vramkit.lab.result import Quantity, Report, Row
-from vramkit.lab.samples import Spread
+from vramkit.lab.result import Report, Row
 from vramkit.lab.settings import Settings
 from vramkit.lab.subjects import SUBJECTS
 from vramkit.lab.traces.programs import MOST_AHEAD
 from vramkit.lab.traces.trace import Kind, Trace
+from vramkit.lab.words import spread_text
 from vramkit.pool.map import map_block
 from vramkit.report.blocks import Axis, Block, LineChart, MemoryMap, Series, Table, Text
-from vramkit.report.units import bytes_text, count_text, value_text
+from vramkit.report.units import bytes_text, count_text
 
 if TYPE_CHECKING:
     from vramkit.pool.snapshot import Snapshot
@@ -115,7 +115,7 @@ def _figures(
                 [
                     row.subject,
                     *(
-                        _figure(quantity, row.values[name]) if name in row.values else ""
+                        spread_text(quantity, row.values[name]) if name in row.values else ""
                         for name, quantity in columns.items()
                     ),
                 ]
@@ -124,13 +124,6 @@ def _figures(
             title=title,
             numeric=list(range(1, len(columns) + 1)),
         )
-
-
-def _figure(quantity: Quantity, values: list[float]) -> str:
-    """The median and, where repetitions differ, half the way from p10 to p90."""
-    spread = Spread.of(values)
-    text = value_text(spread.median, quantity.unit)
-    return text if spread.p10 == spread.p90 else f"{text} ± {spread.relative * 100:.2g} %"
 
 
 def _cards(report: Report, workload: str) -> Iterator[Table]:
@@ -149,13 +142,13 @@ def _cards(report: Report, workload: str) -> Iterator[Table]:
 def _fits(row: Row | None) -> str:
     if row is None or row.outcome in ("not here", "not run"):
         return ""
-    if row.arm == SMALLEST and row.values:
-        return bytes_text(row.values["smallest_card"][-1])
+    if row.arm == SMALLEST and (found := row.values.get("smallest_card")):
+        return bytes_text(found[-1])
     return "fits" if row.outcome == "measured" else row.outcome
 
 
 def _over_time(workload: str, rows: list[Row]) -> Iterator[LineChart]:
-    drawn = [row for row in rows if row.series.get("event") and not _has_a_size(row.subject)]
+    drawn = [row for row in rows if _is_whole(row) and not _has_a_size(row.subject)]
     if drawn:
         yield LineChart(
             f"{workload}: memory over time",
@@ -168,6 +161,12 @@ def _over_time(workload: str, rows: list[Row]) -> Iterator[LineChart]:
             caption="The peaks of equal stretches of the program. Allocators that take a size of "
             "their own at once are not drawn.",
         )
+
+
+def _is_whole(row: Row) -> bool:
+    """A result may have been changed by others."""
+    lengths = {len(row.series.get(name, ())) for name in ("event", "in_use", "held")}
+    return len(lengths) == 1 and 0 not in lengths
 
 
 def _has_a_size(subject: str) -> bool:

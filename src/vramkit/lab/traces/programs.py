@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -114,6 +113,10 @@ class _Pace:
 # How long launches take
 
 
+_Mark = tuple[int, int, int]
+"""A point of a stream: the stream, and so many of its launches and of its waits before it."""
+
+
 @dataclass
 class _Queue:
     """Launches of a stream that are not known to be complete, and what its work waited for."""
@@ -122,27 +125,34 @@ class _Queue:
     """Events of the trace."""
     complete: int = 0
     """So many of them are."""
-    waits: deque[tuple[int, int, int]] = field(default_factory=deque)
-    """After so many launches the stream waited for so many of another stream's."""
+    waits: list[_Mark] = field(default_factory=list)
+    """What the stream waited for, in the order of its calls."""
+    waited: int = 0
+    """So many of them are known to be over."""
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        return len(self.launches), len(self.waits)
 
 
 def launch_durations(trace: Trace, unknown_ns: int) -> dict[int, int]:
     """Nanoseconds of the kernels of each LAUNCH, by its index."""
     queues: dict[int, _Queue] = {}
-    marks: dict[int, tuple[int, int]] = {}  # of events: a stream, and so many launches of it
+    marks: dict[int, _Mark] = {}  # of events
     durations: dict[int, int] = {}
     busy: set[int] = set()
 
-    def completed(stream: int, count: int, at: int) -> None:
-        """The first `count` launches of the stream, and what they waited for."""
-        left = [(stream, count)]
+    def completed(mark: _Mark, at: int) -> None:
+        """What is before that point of the stream, and what it waited for."""
+        left = [mark]
         while left:
-            stream, count = left.pop()
+            stream, count, waits = left.pop()
             queue = queues.get(stream)
             if queue is None:
                 continue
-            while queue.waits and queue.waits[0][0] <= count:
-                left.append(queue.waits.popleft()[1:])
+            if waits > queue.waited:
+                left += queue.waits[queue.waited : waits]
+                queue.waited = waits
             known = queue.launches[queue.complete : count]
             if known:
                 queue.complete = count
@@ -159,17 +169,17 @@ def launch_durations(trace: Trace, unknown_ns: int) -> dict[int, int]:
                 durations[index] = min(unknown_ns * what, LONGEST_KERNEL_NS)
             case Kind.RECORD:
                 queue = queues.setdefault(stream, _Queue())
-                marks[what] = stream, len(queue.launches)
+                marks[what] = stream, *queue.mark
             case Kind.WAIT if what in marks and marks[what][0] != stream:
                 queue = queues.setdefault(stream, _Queue())
-                queue.waits.append((len(queue.launches), *marks[what]))
+                queue.waits.append(marks[what])
             case Kind.EVENT_DONE if what in marks:
-                completed(*marks[what], at)
+                completed(marks[what], at)
             case Kind.STREAM_DONE if stream in queues:
-                completed(stream, len(queues[stream].launches), at)
+                completed((stream, *queues[stream].mark), at)
             case Kind.DEVICE_DONE:
                 for number in sorted(busy):
-                    completed(number, len(queues[number].launches), at)
+                    completed((number, *queues[number].mark), at)
     return durations
 
 

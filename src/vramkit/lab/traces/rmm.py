@@ -1,6 +1,7 @@
 """The log of RMM's LoggingResourceAdaptor: a line of CSV for each call.
 
-Threads and addresses are those of the program. Addresses and streams are hexadecimal, with 0x or,
+Threads and addresses are those of the program. Times are those of a day, or seconds since 1970 as
+RMM's documentation shows them. Addresses and streams are hexadecimal, with 0x or,
 in some releases, without; a null pointer is also written (nil). Launches and waits are not logged.
 A free is logged before its call and an allocation after it, so an address is free before it is
 handed out again, whichever threads do so.
@@ -19,6 +20,7 @@ NULL = "(nil)"
 ACTIONS = ("allocate", "free", "allocate failure")
 HEXADECIMAL = re.compile(r"(?:0[xX])?([0-9a-fA-F]{1,16})\Z")
 TIME = re.compile(r"(\d\d):(\d\d):(\d\d)[.:](\d{6})\Z", re.ASCII)
+SINCE_1970 = re.compile(r"(\d{9,10})\.(\d{6})\Z", re.ASCII)
 DAY = 24 * 3600 * 10**9
 
 
@@ -74,6 +76,8 @@ class _Clock:
         self._days = self._last = 0
 
     def __call__(self, text: str) -> int:
+        if since := SINCE_1970.match(text):
+            return int(since[1]) * 10**9 + int(since[2]) * 1000
         found = TIME.match(text)
         if found is None:
             raise ValueError(f"the time is {text[:24]!r}; it may be like 15:47:02.841961")

@@ -101,14 +101,10 @@ def blocks_of(snapshot: object, device: int | None = None) -> list[Blocks]:
 
 def _blocks(snapshot: Mapping[str, Any], device: int, events: list[dict[str, Any]]) -> Blocks:
     living = {
-        _number(block["address"], "the address"): (
-            _number(block["requested_size"], "the size"),
-            _number(segment["stream"], "the stream"),
-        )
+        address: (nbytes, stream)
         for segment in snapshot.get("segments", [])
         if segment["device"] == device
-        for block in segment["blocks"]
-        if block["state"] == "active_allocated"
+        for address, nbytes, stream in _in_use(segment)
     }
     columns = tuple(array("Q") for _ in range(5))
     # A block is free for the program at free_requested; that its work on other streams ends later
@@ -116,11 +112,14 @@ def _blocks(snapshot: Mapping[str, Any], device: int, events: list[dict[str, Any
     for event in events:
         if (action := event["action"]) not in ("alloc", "free_requested"):
             continue
+        address, size = event["addr"], event["size"]
+        if size == 0:
+            continue  # takes no memory, and shares its address with others
         if len(columns[0]) >= MOST_EVENTS:
             raise SnapshotError(f"more than {MOST_EVENTS:,} events, the most that are read")
         values = (
-            _number(event["addr"], "the address"),
-            _number(event["size"], "the size"),
+            _number(address, "the address"),
+            _number(size, "the size"),
             _number(event["stream"], "the stream"),
             _number(event.get("time_us", 0), "the time"),
             int(action == "free_requested"),
@@ -131,6 +130,22 @@ def _blocks(snapshot: Mapping[str, Any], device: int, events: list[dict[str, Any
     held = _most_held(snapshot, device, events)
     refused = sum(event["action"] == "oom" for event in events)
     return Blocks(device, addresses, sizes, streams, times_us, frees, living, held, refused)
+
+
+def _in_use(segment: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
+    """Address, bytes and stream of the blocks of a segment that the program has.
+
+    PyTorch 2.0 gives no addresses of blocks, which lie side by side, and may give no size that was
+    asked for.
+    """
+    stream = _number(segment["stream"], "the stream")
+    end = _number(segment.get("address", 0), "the address")
+    for block in segment["blocks"]:
+        size = _number(block["size"], "the size")
+        address = _number(block.get("address", end), "the address")
+        end = address + size
+        if block["state"] == "active_allocated":
+            yield address, _number(block.get("requested_size", size), "the size"), stream
 
 
 _HELD = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}

@@ -207,6 +207,20 @@ def _claims(report: Report) -> Iterator[Claim]:
             plainly(abs(middle["layer"] - 160 / 16160) <= 0.001),
             "the median in step with the layer; within 0.1 points",
         )
+        depth = depth_gains(report)
+        if all(depth.values()):
+            deep = {host: statistics.median(gains) for host, gains in depth.items()}
+            yield settled(
+                "depth matters 10 to 20 times as much as blocking",
+                "; ".join(
+                    f"{STEPS[host]}: depth {_percent(deep[host])} %, blocking "
+                    f"{100 * middle[host]:.2f} %"
+                    for host in HOSTS
+                )
+                + ".",
+                plainly(middle["layer"] > 0 and deep["layer"] >= 10 * middle["layer"]),
+                "medians; at least 10 times, in step with the layer",
+            )
 
 
 def _on_demand(report: Report) -> Iterator[Finding]:

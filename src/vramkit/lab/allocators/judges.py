@@ -1,0 +1,335 @@
+"""How the claims of the study of three allocators are judged, each by the figures it stands on.
+
+A judge makes nothing of figures that are missing, and says no more than the spread allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from vramkit.lab.allocators.experiment import ENGINES, arm_of
+from vramkit.lab.allocators.memory_limited import AVERAGE, PEAK, SIZINGS
+from vramkit.lab.allocators.memory_limited import NAME as MEMORY_LIMITED
+from vramkit.lab.allocators.workloads import DYNAMIC, MUTEX, PREDICTABLE, Workload
+from vramkit.lab.claims import (
+    FACTOR,
+    NOT_MEASURED,
+    TOO_FEW,
+    Judged,
+    Verdict,
+    judge_gain,
+)
+from vramkit.lab.ranking import listed, measured, medians, percent, rank
+from vramkit.lab.result import Report
+from vramkit.lab.samples import Difference, Spread, compare
+from vramkit.lab.stand_ins import ARENA, ASYNC, KINDS, POOL, Kind, one_of
+from vramkit.report.units import bytes_text, time_text
+
+Judge = Callable[[Report], Judged]
+ALL = (*PREDICTABLE, *DYNAMIC)
+
+
+def _engine(report: Report, workload: str, quantity: str = "time") -> str:
+    """As near to the study as there is: real tables, then real kernels, then modelled ones."""
+    for engine in reversed(ENGINES):
+        if measured(report, workload, engine, quantity):
+            return engine
+    return ENGINES[0]
+
+
+def of_all(judge: Judge, workloads: Sequence[Workload], *, each: bool = False) -> Judge:
+    """A claim about so many workloads is not judged by some of them. `each`: it is about every
+    one, so that one of them can contradict it."""
+
+    def judged(report: Report) -> Judged:
+        found = judge(report)
+        there = [
+            workload
+            for workload in workloads
+            if measured(report, workload.name, _engine(report, workload.name), "time")
+        ]
+        contradicted = each and found.verdict == "not confirmed"
+        if found == NOT_MEASURED or contradicted or len(there) == len(workloads):
+            return found
+        words = f"only {len(there)} of {len(workloads)} workloads; {found.figures}"
+        return Judged("cannot be said here", words, found.rule)
+
+    return judged
+
+
+def gain_between(workload: str, faster: Kind, slower: Kind, claimed: float) -> Judge:
+    def judge(report: Report) -> Judged:
+        times = measured(report, workload, _engine(report, workload), "time")
+        names = one_of(faster, times), one_of(slower, times)
+        return judge_gain(claimed, times.get(names[0], []), times.get(names[1], []), names)
+
+    return judge
+
+
+def gain_of_workload(faster: str, slower: str, claimed: float) -> Judge:
+    """With the same allocator: the study's pool, else ours."""
+
+    def judge(report: Report) -> Judged:
+        quick = measured(report, faster, _engine(report, faster), "time")
+        slow = measured(report, slower, _engine(report, slower), "time")
+        name = one_of((*POOL, "pool"), quick.keys() & slow.keys())
+        names = f"{faster} ({name})", slower
+        return judge_gain(claimed, quick.get(name, []), slow.get(name, []), names)
+
+    return judge
+
+
+def gain_of_mutex(kind: Kind, workload: str, without: float, with_it: float) -> Judge:
+    """By the study's milliseconds without and with a mutex around each item."""
+
+    def judge(report: Report) -> Judged:
+        engine = _engine(report, workload)
+        free = measured(report, workload, engine, "time")
+        locked = measured(report, workload, arm_of(MUTEX, engine), "time")
+        name = one_of(kind, free.keys() & locked.keys())
+        sides = [("with a mutex", with_it, locked), ("without", without, free)]
+        (quick, less, times), (slow, more, others) = sorted(sides, key=lambda side: side[1])
+        names = f"{name} {quick}", slow
+        return judge_gain(more / less - 1, times.get(name, []), others.get(name, []), names)
+
+    return judge
+
+
+def share(quantity: str, least: float, most: float, part: float = 1.0) -> Judge:
+    """What so much of the quantity is of the time, with the study's pool, in the middle of all
+    workloads."""
+
+    def judge(report: Report) -> Judged:
+        shares = []
+        for workload in ALL:
+            engine = _engine(report, workload.name, quantity)
+            time = medians(measured(report, workload.name, engine, "time"))
+            found = medians(measured(report, workload.name, engine, quantity))
+            name = one_of(POOL, found)
+            if time.get(name) and name in found:
+                shares.append(part * found[name] / time[name])
+        if not shares:
+            return NOT_MEASURED
+        middle = median(shares)
+        return Judged(
+            "confirmed" if least <= middle <= most else "not confirmed",
+            f"{percent(middle)} in the middle of {len(shares)} workloads, {percent(min(shares))} "
+            f"to {percent(max(shares))}",
+            f"confirmed: {percent(least)} to {percent(most)} in the middle",
+        )
+
+    return judge
+
+
+def best_in_predictable(report: Report) -> Judged:
+    outcomes, first, cases = [], 0, 0
+    for workload in PREDICTABLE:
+        for arm in ("", MUTEX):
+            engine = _engine(report, workload.name)
+            times = measured(report, workload.name, arm_of(arm, engine), "time")
+            three = {name: times[name] for kind in KINDS if (name := one_of(kind, times)) in times}
+            if len(three) < 2 or one_of(POOL, three) not in three:
+                continue
+            ranking = rank(three)
+            if ranking.too_few:
+                return Judged("cannot be said here", TOO_FEW)
+            cases += 1
+            first += ranking.first in POOL and not ranking.level
+            words = f"level with {listed(ranking.level)}" if ranking.level else "first"
+            outcomes.append(
+                f"{workload.name}{' with a mutex' * bool(arm)}: `{ranking.first}` {words}"
+            )
+    if not cases:
+        return NOT_MEASURED
+    verdict: Verdict = "confirmed" if first == cases else "in part" if first else "not confirmed"
+    rule = "confirmed: the pool is first beyond the spread in all four; in part: in some"
+    return Judged(verdict, "; ".join(outcomes), rule)
+
+
+def fourteen_times(report: Report) -> Judged:
+    ratios = {}
+    for workload in ALL:
+        times = medians(measured(report, workload.name, _engine(report, workload.name), "time"))
+        pool = times.get(one_of(POOL, times))
+        if pool and "direct" in times:
+            ratios[workload.name] = times["direct"] / pool
+    if not ratios:
+        return NOT_MEASURED
+    most = max(ratios, key=lambda name: ratios[name])
+    figures = (
+        f"cuMemAlloc for each block takes {median(ratios.values()):.1f} times as long in the "
+        f"middle of {len(ratios)} workloads, at most {ratios[most]:.1f} times, in {most}"
+    )
+    verdict: Verdict = "not confirmed"
+    if 14 / FACTOR <= median(ratios.values()) <= 14 * FACTOR:
+        verdict = "confirmed"
+    elif ratios[most] >= 14 / FACTOR:
+        verdict = "in part"
+    rule = "confirmed: between 7 and 28 times in the middle; in part: at least 7 times somewhere"
+    return Judged(verdict, figures, rule)
+
+
+def _three(report: Report, workload: str) -> dict[str, list[float]]:
+    """The times of the study's pool, async and arena; fewer where one has none."""
+    times = measured(report, workload, _engine(report, workload), "time")
+    return {name: times[name] for kind in KINDS if (name := one_of(kind, times)) in times}
+
+
+def async_gains_at_most(part: float) -> Judge:
+    """Over the pool, in any of the dynamic workloads."""
+
+    def judge(report: Report) -> Judged:
+        gains, clear, few = {}, [], False
+        for workload in DYNAMIC:
+            times = _three(report, workload.name)
+            ours, pool = (times.get(one_of(kind, times)) for kind in (ASYNC, POOL))
+            if not ours or not pool:
+                continue
+            gains[workload.name] = Spread.of(pool).median / Spread.of(ours).median - 1
+            found = compare(ours, pool)
+            few |= found.verdict == "too few"
+            if found.verdict == "lower" and gains[workload.name] > part:
+                clear.append(workload.name)
+        if not gains:
+            return NOT_MEASURED
+        most = max(gains, key=lambda name: gains[name])
+        figures = f"{percent(gains[most], sign=True)} at most, in {most}, of {len(gains)} workloads"
+        rule = f"not confirmed: above {percent(part)} somewhere, beyond the spread"
+        if few:
+            return Judged("cannot be said here", f"{TOO_FEW}; {figures}", rule)
+        return Judged("not confirmed" if clear else "confirmed", figures, rule)
+
+    return judge
+
+
+def level(workload: str) -> Judge:
+    """None of the three is behind the first one."""
+
+    def judge(report: Report) -> Judged:
+        times = _three(report, workload)
+        if len(times) < len(KINDS):
+            return NOT_MEASURED
+        ranking = rank(times)
+        figures = ", ".join(f"{name} {each:.3g} ms" for name, each in medians(times).items())
+        rule = "confirmed: no difference beyond the spread between the three"
+        if ranking.too_few:
+            return Judged("cannot be said here", f"{TOO_FEW}; {figures}", rule)
+        return Judged("not confirmed" if ranking.behind else "confirmed", figures, rule)
+
+    return judge
+
+
+def arena_is_mostly_first(report: Report) -> Judged:
+    """The study's table has it first in four of five."""
+    first, outcomes = 0, []
+    for workload in DYNAMIC:
+        times = _three(report, workload.name)
+        if len(times) < len(KINDS):
+            continue
+        ranking = rank(times)
+        if ranking.too_few:
+            return Judged("cannot be said here", TOO_FEW)
+        alone = ranking.first in ARENA and not ranking.level
+        first += alone
+        tied = listed([ranking.first, *ranking.level])
+        outcomes.append(f"{workload.name}: {tied}{'' if len(ranking.level) else ' first'}")
+    if not outcomes:
+        return NOT_MEASURED
+    verdict: Verdict = "not confirmed"
+    if 2 * first > len(outcomes):
+        verdict = "confirmed"
+    elif first:
+        verdict = "in part"
+    rule = "confirmed: first beyond the spread in most dynamic workloads; in part: in some"
+    return Judged(verdict, "; ".join(outcomes), rule)
+
+
+def a_call_takes_microseconds(report: Report) -> Judged:
+    """Of the study's pool: "in microseconds" is up to ten of them."""
+    pairs = []
+    for workload in ALL:
+        engine = _engine(report, workload.name, "pair")
+        found = medians(measured(report, workload.name, engine, "pair"))
+        if (name := one_of(POOL, found)) in found:
+            pairs.append(found[name])
+    if not pairs:
+        return NOT_MEASURED
+    return Judged(
+        "confirmed" if median(pairs) < 1e4 else "not confirmed",
+        f"{time_text(median(pairs) / 1e9)} for an allocation and its free, in the middle of "
+        f"{len(pairs)} workloads, at most {time_text(max(pairs) / 1e9)}",
+        "confirmed: below 10 us in the middle",
+    )
+
+
+def a_pool_needs_the_peak(report: Report) -> Judged:
+    """On the small card: too small a pool runs out of memory, one as large as the peak does not."""
+    outcomes = {}
+    for sizing in SIZINGS:
+        rows = {
+            row.subject: row
+            for row in report.rows
+            if (row.workload, row.arm) == (MEMORY_LIMITED, sizing.arm)
+            and row.outcome in ("measured", "out of memory")
+        }
+        if (name := one_of(POOL, rows)) in rows:
+            outcomes[sizing.arm] = rows[name]
+    small, right = outcomes.get("too small"), outcomes.get("right")
+    if small is None or right is None:
+        return NOT_MEASURED
+    held = median(right.values.get("peak_held") or [0])
+    figures = f"{right.subject} of 2 GiB: {small.outcome}; of 3.6 GiB: " + (
+        f"served, {bytes_text(round(held))} held" if held else right.outcome
+    )
+    holds = small.outcome == "out of memory" and right.outcome == "measured" and held >= PEAK
+    rule = "confirmed: of 2 GiB it runs out of memory, of 3.6 GiB it is served and holds the peak"
+    return Judged("confirmed" if holds else "not confirmed", figures, rule)
+
+
+def async_holds_the_average(report: Report) -> Judged:
+    """On the small card; up to twice what is in use on average."""
+    rows = {
+        row.subject: row
+        for row in report.rows
+        if (row.workload, row.arm) == (MEMORY_LIMITED, SIZINGS[0].arm)
+        and row.outcome in ("measured", "out of memory")
+    }
+    row = rows.get(one_of(ASYNC, rows))
+    if row is None:
+        return NOT_MEASURED
+    rule = "confirmed: served, and at most twice 1 GiB held on average"
+    held = row.values.get("average_held")
+    if row.outcome != "measured" or not held:
+        return Judged("not confirmed", f"{row.subject}: {row.outcome}", rule)
+    figures = f"{row.subject} holds {bytes_text(round(median(held)))} on average"
+    return Judged("confirmed" if median(held) <= 2 * AVERAGE else "not confirmed", figures, rule)
+
+
+def all_within(part: float) -> Judge:
+    """Not said where only the spread reaches beyond it."""
+
+    def judge(report: Report) -> Judged:
+        widest: dict[str, Difference] = {}
+        for workload in ALL:
+            three = sorted(_three(report, workload.name).values(), key=median)
+            if len(three) > 1:
+                widest[workload.name] = compare(three[-1], three[0])
+        if not widest:
+            return NOT_MEASURED
+        most = max(widest, key=lambda name: widest[name].relative)
+        within = sum(each.relative < part for each in widest.values())
+        figures = f"in {within} of {len(widest)} workloads; {percent(widest[most].relative)} "
+        figures += f"in {most}"
+        rule = f"confirmed: slowest over fastest below {percent(part)} everywhere, with the spread"
+        apart = [each for each in widest.values() if each.relative >= part]
+        verdict: Verdict = "confirmed"
+        if any(each.verdict == "too few" for each in widest.values()):
+            return Judged("cannot be said here", f"{TOO_FEW}; {figures}", rule)
+        if any(each.verdict == "higher" for each in apart):
+            verdict = "not confirmed"
+        elif any(each.most >= part for each in widest.values()):
+            verdict = "cannot be said here"
+        return Judged(verdict, figures, rule)
+
+    return judge
