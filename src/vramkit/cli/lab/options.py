@@ -69,8 +69,3 @@ class Options:
         simulator = os.environ.get("VRAMKIT_SIM", "")
         before = f"VRAMKIT_SIM={shlex.quote(simulator)} " if simulator and driver != "cuda" else ""
         return before + shlex.join(words)
-
-
-def names(given: list[str]) -> list[str]:
-    """ "a,b" and "c": a, b and c."""
-    return [name.strip() for text in given for name in text.split(",") if name.strip()]

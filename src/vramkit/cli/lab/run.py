@@ -12,7 +12,8 @@ from cyclopts import Parameter
 
 from vramkit.cli.errors import CommandError, UsageError
 from vramkit.cli.files import must_be_replaceable, must_be_writable
-from vramkit.cli.lab.options import Options, names
+from vramkit.cli.lab.options import Options
+from vramkit.cli.lists import names
 
 if TYPE_CHECKING:
     from vramkit.driver import Driver
@@ -42,7 +43,7 @@ def run_experiment(
 ) -> int:
     """`start` has the first words of the command, where it is another than `vramkit lab NAME`, and
     `settings` are those that it has instead of --set."""
-    from vramkit.cli.lab.progress import steps
+    from vramkit.cli.steps import steps
     from vramkit.lab.catalog import find
 
     _check(options)
