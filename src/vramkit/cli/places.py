@@ -44,9 +44,11 @@ def ray_place(on: str, *, cards: bool) -> Iterator[Place]:
 
     address = address_of(on)
     try:
+        from vramkit.integrations._frameworks import imported
         from vramkit.integrations.ray.cluster import connected
         from vramkit.integrations.ray.places import Cards, Cpus
 
+        imported("ray", "vramkit[ray]")
         _must_answer(address)
         with connected(address):
             try:
