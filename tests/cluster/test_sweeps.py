@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from lab.runs import ends
 
 from vramkit.lab.result import Report, load
 from vramkit.sweep import Done, Failed, Place, PlaceError, Task, batches
@@ -40,10 +43,17 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         self.folder = folder
+        with socket.create_server(("127.0.0.1", 0)) as unused:
+            port = unused.getsockname()[1]
         self._cluster = Cluster(
             initialize_head=True,
-            head_node_args={"num_cpus": 0, "include_dashboard": False},
+            head_node_args={
+                "num_cpus": 0,
+                "include_dashboard": False,
+                "ray_client_server_port": port,
+            },
         )
+        self.on_client = f"ray:ray://127.0.0.1:{port}"
         self.on = f"ray:{self._cluster.address}"
         self.address = str(self._cluster.address)
 
@@ -126,7 +136,7 @@ def test_plans_are_the_same_as_here_bit_for_bit(nodes: Nodes) -> None:
     assert (there.returncode, there.stderr) == (0, ""), there.stderr
     assert there.stdout == here.stdout
     documents = [
-        vramkit("plan", *PLANS, "--json", *more).stdout for more in ((), ("--on", nodes.on))
+        vramkit("plan", *PLANS, "--json", *more).stdout for more in ((), ("--on", nodes.on_client))
     ]
     assert documents[0] == documents[1] and len(json.loads(documents[0])["rows"]) == 32
 
@@ -192,6 +202,50 @@ def test_simulated_cards_need_a_cpu_each(nodes: Nodes, tmp_path: Path) -> None:
     there = lab(nodes, tmp_path / "there.json", *chosen)
     assert msgspec.json.encode(there.rows) == msgspec.json.encode(here.rows)
     assert there.simulated == "pcie4-24gb"
+
+
+def test_ctrl_c_keeps_what_was_measured_and_ends_it_on_the_cards(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    wait, output = tmp_path / "wait", tmp_path / "a.json"
+    command = ["lab", "fake_lab:FAKE", "--subjects", "hangs", "--repetitions", "1"]
+    command += ["--on", nodes.on, "--set", f"wait={wait}", "--output", str(output)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vramkit.cli", *command],
+        env={**os.environ, "PYTHONPATH": str(LAB)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(wait.exists)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130 and "interrupted; 0 of 4 rows have figures" in said
+    assert load(output).stopped == "interrupted"
+    assert all(ends(int(pid)) for pid in wait.read_text().split())
+
+
+def test_a_repetition_of_a_lost_worker_is_measured_again(nodes: Nodes, tmp_path: Path) -> None:
+    """Killed in its second turn: nothing of it stays, and the rows are those of one machine."""
+    note = tmp_path / "note"
+    here = lab(None, tmp_path / "here.json", "--driver", "sim", "--set", f"note={tmp_path / 'n'}")
+
+    def kill() -> None:
+        until(lambda: note.exists() and len(note.read_text().splitlines()) >= 5)
+        worker = int(note.read_text().splitlines()[-1].split()[-1])
+        os.kill(parent(worker), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    there = lab(nodes, tmp_path / "there.json", "--set", f"note={note}")
+    killer.join()
+    assert msgspec.json.encode(there.rows) == msgspec.json.encode(here.rows)
+    lines = [line.split()[:3] for line in note.read_text().splitlines()]
+    assert len(lines) > len({tuple(line) for line in lines})
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_a_card_runs_one_task_at_a_time(nodes: Nodes, tmp_path: Path) -> None:

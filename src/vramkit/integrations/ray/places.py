@@ -16,6 +16,7 @@ import msgspec
 
 from vramkit.integrations._frameworks import imported
 from vramkit.integrations.ray.node import RESOURCE
+from vramkit.sweep.child import GRACE_SECONDS
 from vramkit.sweep.place import Gone, PlaceError
 from vramkit.sweep.tasks import Answer, Batch
 
@@ -23,6 +24,8 @@ LOOK_SECONDS = 2.0
 """Between two looks at what nodes there are."""
 DISTRUST_SECONDS = 5.0
 """A node that lost a task gets no other one for so long: Ray may not know yet that it is gone."""
+END_SECONDS = GRACE_SECONDS + 2
+"""For the end of tasks that are cancelled."""
 OWN_WORKERS = {"env_vars": {"VRAMKIT_SWEEP": "1"}}
 """Ray keeps processes for tasks with the same environment: where a simulated GPU was opened, no
 program of the user's may run later."""
@@ -229,9 +232,17 @@ class _Tasks:
         return key, [(key, answer) for answer in _ANSWERS.decode(text)]
 
     def cancel(self) -> None:
-        for reference in self._running:
-            self.ray.cancel(reference, force=True)
+        """First as Ctrl-C would, so that an experiment ends what it has started: Ray kills the
+        children of a worker that it kills, and nobody further down."""
+        references = list(self._running)
         self._running.clear()
+        for force in (False, True):
+            for reference in references:
+                self.ray.cancel(reference, force=force)
+            if references:
+                _, references = self.ray.wait(
+                    references, num_returns=len(references), timeout=END_SECONDS
+                )
 
 
 def _short(error: Exception) -> str:
