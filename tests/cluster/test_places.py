@@ -8,7 +8,9 @@ import pytest
 
 from vramkit.cli.errors import UsageError
 from vramkit.cli.places import address_of
+from vramkit.integrations.ray import places
 from vramkit.integrations.ray.places import Card, cards_of, run_batch
+from vramkit.sweep import PlaceError
 
 pytestmark = pytest.mark.sim_only
 
@@ -61,3 +63,25 @@ def test_on_names_a_cluster(text: str, address: str) -> None:
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="it may be ray "):
         address_of(text)
+
+
+class Idle:
+    """Ray without anything."""
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {}
+
+    def nodes(self) -> list[dict[str, object]]:
+        return [node("a")]
+
+
+class NoTasks:
+    ray = Idle()
+
+
+def test_a_cluster_without_cards_or_cpus_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "_Tasks", NoTasks)
+    with pytest.raises(PlaceError, match="no node of the cluster has a card: none announces vram"):
+        places.Cards()
+    with pytest.raises(PlaceError, match="the cluster has no CPUs for tasks"):
+        places.Cpus()

@@ -55,7 +55,7 @@ class Rows:
     def _write(self, key: tuple[str, Case]) -> None:
         """The row, as if the repetitions had come in their order."""
         row, ended = self._rows[key], self._ended[key]
-        row.values = {}
+        row.values, row.series, row.drawings = {}, {}, []
         for repetition in sorted(ended):
             each = ended[repetition]
             row.outcome, row.why = each.outcome, each.why
