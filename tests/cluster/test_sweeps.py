@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,15 @@ def values(found: list[Ended]) -> list[int]:
     return [json.loads(bytes(each.value)) for each in found if isinstance(each, Done)]
 
 
+@contextmanager
+def in_background(work: Callable[[], None]) -> Iterator[None]:
+    """Beside the block; what it raises is raised at the end."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work)
+        yield
+        done.result()
+
+
 PLANS = (
     *("--layers", "4,8", "--attn-bytes", "100MB", "--ffn-bytes", "150MB"),
     *("--attn-ms", "2", "--ffn-ms", "3", "--profile", "h200,pcie4-24gb"),
@@ -159,24 +169,24 @@ def test_a_node_that_is_removed_costs_no_answer(nodes: Nodes, tmp_path: Path) ->
     seen: list[str] = []
 
     def remove() -> None:
-        waiting = until(lambda: list(tmp_path.glob("waiting*-c")))
-        seen.extend(each.name.partition("-")[0] for each in waiting)
-        nodes.remove(third)
-        (tmp_path / "go").touch()
+        try:
+            waiting = until(lambda: list(tmp_path.glob("waiting*-c")))
+            seen.extend(each.name.partition("-")[0] for each in waiting)
+        finally:
+            nodes.remove(third)
+            (tmp_path / "go").touch()
 
-    remover = threading.Thread(target=remove)
-    remover.start()
-    found = swept(tmp_path, ["waits"] * 6, Cpus(), 1)
-    remover.join()
+    with in_background(remove):
+        found = swept(tmp_path, ["waits"] * 6, Cpus(), 1)
     assert values(found) == [0, 1, 4, 9, 16, 25]
     (lost,) = seen
     assert sorted(each.name for each in tmp_path.glob(f"{lost}-*"))[1:] == [f"{lost}-c"]
 
 
-def lab(nodes: Nodes | None, output: Path, *more: str) -> Report:
-    on = () if nodes is None else ("--on", nodes.on)
+def lab(on: str, output: Path, *more: str) -> Report:
+    place = ("--on", on) if on else ()
     given = ("--subjects", "good,raises,absent", "--repetitions", "3", "--seed", "3")
-    done = vramkit("lab", "fake_lab:FAKE", *given, *more, *on, "--output", str(output))
+    done = vramkit("lab", "fake_lab:FAKE", *given, *more, *place, "--output", str(output))
     assert done.returncode == 0, done.stderr
     return load(output)
 
@@ -184,8 +194,8 @@ def lab(nodes: Nodes | None, output: Path, *more: str) -> Report:
 def test_experiments_have_the_rows_of_one_machine(nodes: Nodes, tmp_path: Path) -> None:
     """Each repetition on one card, which nobody else has meanwhile."""
     note = tmp_path / "note"
-    here = lab(None, tmp_path / "here.json", "--driver", "sim")
-    there = lab(nodes, tmp_path / "there.json", "--set", f"note={note}")
+    here = lab("", tmp_path / "here.json", "--driver", "sim")
+    there = lab(nodes.on, tmp_path / "there.json", "--set", f"note={note}")
     assert msgspec.json.encode(there.rows) == msgspec.json.encode(here.rows)
     assert [site.node for site in there.sites] == ["a", "b"]
     assert sorted(n for site in there.sites for n in site.repetitions) == [0, 1, 2]
@@ -198,8 +208,8 @@ def test_experiments_have_the_rows_of_one_machine(nodes: Nodes, tmp_path: Path) 
 
 def test_simulated_cards_need_a_cpu_each(nodes: Nodes, tmp_path: Path) -> None:
     chosen = ("--driver", "sim:pcie4-24gb", "--cases", "first")
-    here = lab(None, tmp_path / "here.json", *chosen)
-    there = lab(nodes, tmp_path / "there.json", *chosen)
+    here = lab("", tmp_path / "here.json", *chosen)
+    there = lab(nodes.on_client, tmp_path / "there.json", *chosen)
     assert msgspec.json.encode(there.rows) == msgspec.json.encode(here.rows)
     assert there.simulated == "pcie4-24gb"
 
@@ -228,17 +238,15 @@ def test_ctrl_c_keeps_what_was_measured_and_ends_it_on_the_cards(
 def test_a_repetition_of_a_lost_worker_is_measured_again(nodes: Nodes, tmp_path: Path) -> None:
     """Killed in its second turn: nothing of it stays, and the rows are those of one machine."""
     note = tmp_path / "note"
-    here = lab(None, tmp_path / "here.json", "--driver", "sim", "--set", f"note={tmp_path / 'n'}")
+    here = lab("", tmp_path / "here.json", "--driver", "sim", "--set", f"note={tmp_path / 'n'}")
 
     def kill() -> None:
         until(lambda: note.exists() and len(note.read_text().splitlines()) >= 5)
         worker = int(note.read_text().splitlines()[-1].split()[-1])
         os.kill(parent(worker), signal.SIGKILL)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    there = lab(nodes, tmp_path / "there.json", "--set", f"note={note}")
-    killer.join()
+    with in_background(kill):
+        there = lab(nodes.on, tmp_path / "there.json", "--set", f"note={note}")
     assert msgspec.json.encode(there.rows) == msgspec.json.encode(here.rows)
     lines = [line.split()[:3] for line in note.read_text().splitlines()]
     assert len(lines) > len({tuple(line) for line in lines})
@@ -253,18 +261,20 @@ def test_a_card_runs_one_task_at_a_time(nodes: Nodes, tmp_path: Path) -> None:
 
     from vramkit.integrations.ray.places import Cards
 
-    free = ray.available_resources
+    free: list[float] = []
 
     def look() -> None:
-        until(lambda: len(list(tmp_path.glob("waiting*"))) == 2)
-        until(lambda: free().get("vram_mib", 0) == 0, free)
-        assert {each.name[-1] for each in tmp_path.glob("waiting*")} == {"a", "b"}
-        (tmp_path / "go").touch()
+        try:
+            until(lambda: len(list(tmp_path.glob("waiting*"))) == 2)
+            until(lambda: ray.available_resources().get("vram_mib", 0) < 128)
+            free.append(ray.available_resources().get("vram_mib", 0))
+            assert {each.name[-1] for each in tmp_path.glob("waiting*")} == {"a", "b"}
+        finally:
+            (tmp_path / "go").touch()
 
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    found = swept(tmp_path, ["waits"] * 4, Cards(), 1)
-    watcher.join()
+    with in_background(look):
+        found = swept(tmp_path, ["waits"] * 4, Cards(), 1)
+    assert free == [0]
     assert values(found) == [0, 1, 4, 9]
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 AXES = ["model", "card", "budget", "policy"]
-FIGURES = ["a pass", "of its bound", "limit", "of the link", "on the card", ""]
+FIGURES = ["a pass", "of bound", "limit", "link", "memory", ""]
 BEST = "best: the shortest pass of its model and card; of equal ones the one with the least memory."
 
 
