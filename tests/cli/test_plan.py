@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from vramkit.report.blocks import Table
+from vramkit.sweep.tasks import Ended
 from vramkit.weights import Plan
+from vramkit.weights.planner import sweep as planner_sweep
 from vramkit.weights.planner.arithmetic import Rates
+from vramkit.weights.planner.sweep_result import PlanSweep, Row
 from vramkit.weights.planner.words import blocks
 
 from .support import VramkitHere
@@ -114,3 +120,94 @@ def test_missing_packages_are_told(
     done = vramkit_here("plan", str(tmp_path))
     assert done.status == 1
     assert "install torch and transformers, or give the checkpoint" in done.stderr
+
+
+GRID = ("--budget", "1GB,4GB,100MB", "--policy", "auto,stage1", "--workers", "2")
+
+
+def test_several_make_a_table_with_a_row_each(vramkit_here: VramkitHere) -> None:
+    done = vramkit_here("plan", *BY_HAND, *GRID)
+    assert done.status == 0 and done.stderr == ""
+    assert done.stdout.startswith("vramkit plan: 6 plans (simulated)\n")
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [row[:2] for row in rows if row[1:2] in (["auto"], ["stage1"])] == [
+        [budget, policy] for budget in ("1GB", "4GB", "100MB") for policy in ("auto", "stage1")
+    ]
+    # What is the same for all stands above it.
+    assert ["model", "20", "layers"] in rows and ["card", "weight-streaming"] in rows
+    assert [row[0] for row in rows if row[-1:] == ["best"]] == ["1GB"]
+    assert sum(row[-1:] == ["refused"] for row in rows) == 3
+    assert ["without", "figures", "why"] in rows
+
+
+def test_the_table_is_the_same_document_on_any_number_of_workers(
+    vramkit_here: VramkitHere,
+) -> None:
+    given = ("plan", *BY_HAND[:1], "10,20", *BY_HAND[2:], *GRID[:4], "--json")
+    one, two, default = (
+        vramkit_here(*given, *more) for more in (("--workers", "1"), ("--workers", "2"), ())
+    )
+    assert one.status == 0 and one.stderr == ""
+    assert one.stdout == two.stdout == default.stdout
+    found = msgspec.json.decode(one.stdout, type=PlanSweep)
+    assert [model.model for model in found.models] == ["10 layers", "20 layers"]
+    assert len(found.rows) == 12 and found.planned == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((*BY_HAND, "--workers", "2"), "--workers is for a table: several models, budgets"),
+        ((*BY_HAND, "--on", "ray"), "--on is for a table"),
+        ((*BY_HAND, *GRID[:4], "--workers", "0"), "--workers is 0; it may be 1 or more"),
+        ((*BY_HAND, *GRID, "--on", "ray"), "--workers is for this machine"),
+        ((*BY_HAND, *GRID[:4], "--on", "dask"), "--on is 'dask'; it may be ray"),
+        ((*BY_HAND, "--budget", "1GB,1GB"), "1GB is given twice"),
+        ((*BY_HAND, "--budget", ","), "--budget is ','; it may be one value, or several"),
+        ((*BY_HAND, "--profile", "h200,h300"), "the profile is 'h300'; it may be one of"),
+        (("--layers", "5,0", *BY_HAND[2:]), "--layers is 0; it may be 1 to 10000"),
+    ],
+)
+def test_wrong_usage_of_a_table_is_one_line(
+    vramkit_here: VramkitHere, arguments: tuple[str, ...], words: str
+) -> None:
+    done = vramkit_here("plan", *arguments)
+    assert done.status == 2 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and words in done.stderr
+
+
+def test_nothing_planned_is_a_problem(vramkit_here: VramkitHere) -> None:
+    done = vramkit_here("plan", "nowhere", "nothing", "--json")
+    assert done.status == 1
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["outcome"] for row in rows] == ["failed", "failed"]
+    assert "there is no nowhere" in rows[0]["why"]
+
+
+def test_ctrl_c_keeps_the_plans_that_are_made(
+    vramkit_here: VramkitHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vramkit.weights.planner.sweep.BATCH", 1)
+    fill = planner_sweep._fill
+
+    def fill_and_press(row: Row, ended: Ended) -> None:
+        fill(row, ended)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(planner_sweep, "_fill", fill_and_press)
+    done = vramkit_here("plan", *BY_HAND, *GRID)
+    assert done.status == 130
+    assert "This sweep ended early: interrupted." in done.stdout and "not run" in done.stdout
+    assert done.stderr.startswith("vramkit plan: interrupted; ")
+
+
+def test_ray_that_is_missing_or_does_not_answer_is_one_line(
+    vramkit_here: VramkitHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ("plan", *BY_HAND, *GRID[:4], "--on", "ray:127.0.0.1:1")
+    done = vramkit_here(*given)
+    assert done.status == 1 and "no Ray cluster answers (127.0.0.1:1: Conn" in done.stderr
+    monkeypatch.setitem(sys.modules, "ray", None)
+    done = vramkit_here(*given)
+    assert done.status == 1 and done.stdout == ""
+    assert "install vramkit[ray]" in done.stderr and len(done.stderr.splitlines()) == 1

@@ -12,12 +12,14 @@ import pytest
 
 from vramkit.driver import Driver
 from vramkit.driver.opening import reset_simulator
-from vramkit.lab.child import Child
 from vramkit.lab.experiment import Case
 from vramkit.lab.result import Outcome, Report
-from vramkit.lab.run import Step
-from vramkit.lab.worker import Order
+from vramkit.lab.rows import Rows
+from vramkit.lab.turn import start
+from vramkit.lab.worker import Answer, Ended, Order
 from vramkit.report.blocks import Text
+from vramkit.sweep import Step
+from vramkit.sweep.child import Child
 
 from .runs import PROGRAMS, ends, fake_run, row_of
 
@@ -150,7 +152,7 @@ def test_a_subject_that_hangs_is_ended_with_what_it_started(
     subject: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if subject == "ignores_the_end":
-        monkeypatch.setattr("vramkit.lab.child.GRACE_SECONDS", 0.05)
+        monkeypatch.setattr("vramkit.sweep.child.GRACE_SECONDS", 0.05)
     wait = tmp_path / "wait"
     run = fake_run([subject], ["middle"], given=(f"wait={wait}",), clock=jumping(wait, 121))
     pids: list[int] = []
@@ -186,7 +188,7 @@ def test_the_time_limit_of_the_run_keeps_what_was_measured(tmp_path: Path) -> No
 def test_a_second_ctrl_c_does_not_wait_for_a_subject_that_ignores_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vramkit.lab.child.GRACE_SECONDS", 1e6)
+    monkeypatch.setattr("vramkit.sweep.child.GRACE_SECONDS", 1e6)
     wait = tmp_path / "wait"
 
     def clock() -> float:
@@ -204,11 +206,11 @@ def test_a_worker_that_cannot_begin_is_started_once_for_all_cases(
 ) -> None:
     starts = []
 
-    def start(order: Order) -> Child:
+    def counted(order: Order) -> Child[Answer]:
         starts.append(order)
-        return Child(order)
+        return start(order)
 
-    monkeypatch.setattr("vramkit.lab.run.Child", start)
+    monkeypatch.setattr("vramkit.lab.turn.start", counted)
     run = fake_run(["good"])
     run.driver = "sim:no-such-card"
     found = run.run()
@@ -234,16 +236,14 @@ def test_progress_counts_repetitions_and_says_the_time_left() -> None:
 
 def test_the_time_left_is_that_of_what_is_not_done() -> None:
     run = fake_run(["good", "writes"], ["first", "last"], repetitions=3)
-    run._make_rows()
+    rows = Rows(run.report, run.subjects, run.cases)
     first, last = run.cases
-    run._took = {("good", first): 4.0, ("good", last): 1.0}
-    run._left = {
-        ("good", first): 2,
-        ("good", last): 2,
-        ("writes", first): 3,
-        ("writes", last): 3,
-    }
-    assert run._seconds_left() == 2 * 4 + 2 * 1 + 3 * 4 + 3 * 1
+    assert rows.seconds_left() is None
+    rows.take("good", first, 0, Ended(0, "measured"), 4.0)
+    rows.take("good", last, 0, Ended(1, "measured"), 1.0)
+    assert rows.seconds_left() == 2 * 4 + 2 * 1 + 3 * 4 + 3 * 1
+    rows.take("good", first, 1, Ended(0, "failed"), 2.0)
+    assert rows.seconds_left() == 2 * 1 + 3 * 2 + 3 * 1
 
 
 @pytest.mark.sim_only

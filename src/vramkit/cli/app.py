@@ -63,8 +63,11 @@ COMMANDS = {
         the header of a safetensors checkpoint, no weights:
         vramkit plan path/of/the/model --budget 24GiB
 
-        Exit status: 0 planned, 1 a package or a file is missing, 2 wrong usage, or a budget that is
-        too small.""",
+        Several models, budgets, profiles or policies make a table, here or on a Ray cluster:
+        vramkit plan one/model another/model --budget 12GiB,24GiB --on ray
+
+        Exit status: 0 planned, 1 a package or a file is missing, or nothing in a table could be
+        planned, 2 wrong usage, or a budget that is too small, 130 a table stopped by Ctrl-C.""",
     "run": """Run a program that shares the card with others, unmodified.
 
         Starts the per-user daemon where none runs. Put -- before the program:

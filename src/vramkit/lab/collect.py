@@ -6,13 +6,14 @@ import os
 import platform
 import re
 import shutil
+import socket
 import subprocess
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramkit.lab.result import Machine, Report
+from vramkit.lab.result import Machine, Report, Site
 
 if TYPE_CHECKING:
     from vramkit.driver import Driver
@@ -40,20 +41,55 @@ def new_report(
     command: str = "",
 ) -> Report:
     """Without rows. The driver is to be set up as for the experiment; `name` is for find()."""
-    chosen = driver.device(device)  # asked without a context, which would take memory
+    return report_at(
+        experiment,
+        name,
+        site_of(driver, device),
+        settings=settings,
+        seed=seed,
+        repetitions=repetitions,
+        command=command,
+    )
+
+
+def report_at(
+    experiment: Experiment,
+    name: str,
+    site: Site,
+    *,
+    settings: dict[str, Value],
+    seed: int,
+    repetitions: int,
+    command: str = "",
+) -> Report:
+    """As new_report(), of a card that may be elsewhere."""
     return Report(
         experiment=name,
         date=datetime.now(UTC).strftime(DATE),
-        machine=machine(),
-        versions=versions(),
-        card=chosen.name,
-        card_bytes=chosen.total_memory,
-        simulated=None if driver.sim is None else driver.sim.settings().profile,
+        machine=site.machine,
+        versions=site.versions,
+        card=site.card,
+        card_bytes=site.card_bytes,
+        simulated=site.simulated,
         settings=settings,
         seed=seed,
         quantities=dict(experiment.quantities),
         repetitions=repetitions,
         command=command,
+    )
+
+
+def site_of(driver: Driver, device: int) -> Site:
+    """The driver is to be set up as for the experiment."""
+    chosen = driver.device(device)  # asked without a context, which would take memory
+    return Site(
+        node=os.environ.get("VRAMKIT_NODE") or socket.gethostname(),
+        card=chosen.name,
+        uuid=chosen.uuid,
+        card_bytes=chosen.total_memory,
+        simulated=None if driver.sim is None else driver.sim.settings().profile,
+        machine=machine(),
+        versions=versions(),
     )
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from vramkit.lab.result import Outcome, Quantity, Report, Row
 from vramkit.lab.samples import Difference, Spread, compare
+from vramkit.report.units import count_text
 
 Judgement = Literal["worse", "better", "other", "no difference", "too few"]
 """other: of a quantity of which neither direction is better."""
@@ -164,6 +165,10 @@ def _facts(report: Report) -> dict[str, str]:
         "bytes of the card": str(report.card_bytes),
         "profile": report.simulated or "",
         **{name.replace("_", " "): str(value) for name, value in _machine(report)},
+        "measured on": ", ".join(
+            f"{site.node} ({count_text(len(site.repetitions), 'repetition')})"
+            for site in report.sites
+        ),
         "seed": str(report.seed),
         "stopped early": report.stopped,
         **{f"version of {name}": version for name, version in report.versions.items()},

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
+from msgspec import structs
+
 from vramkit.lab.experiment import Experiment
 from vramkit.lab.result import Report, Row
 from vramkit.lab.samples import FEWEST
 from vramkit.report.blocks import Block, Callout, Document, Section, Table, Text
 from vramkit.report.units import bytes_text, count_text
 
+NOT_COMPARED: dict[str, object] = {"node": "", "uuid": "", "repetitions": []}
+"""What differs between two cards that are alike."""
 HOW = (
     "Each repetition of a subject ran in a process of its own. The subjects took turns, in an "
     "order that changed with each repetition. A figure is the median of the repetitions, and its "
@@ -16,6 +21,14 @@ HOW = (
 )
 FEW = (
     f"There were fewer than {FEWEST} repetitions: only figures that repeat exactly are told apart."
+)
+SPREAD = (
+    "In each of them all subjects took their turns on the same card, so that none has a better "
+    "one; the spread of a figure has the difference of the cards in it."
+)
+UNLIKE = (
+    "They are not alike: a row has figures of several cards, machines or versions, and its median "
+    "is of this mixture."
 )
 SIMULATED = (
     "The card was a simulated one: its times follow the profile of a card, and are no measurement "
@@ -27,6 +40,7 @@ def document(experiment: Experiment, report: Report) -> Document:
     found = [Callout(each.tone, each.text, each.rule) for each in experiment.findings(report)]
     parts: list[tuple[str, list[Block]]] = [
         ("Stopped early", _stopped(report)),
+        ("Where it was measured", _sites(report)),
         ("What was found", list(found)),
         ("The figures", experiment.blocks(report)),
         ("What has no figures, or not all", _without_figures(report)),
@@ -69,6 +83,34 @@ def _stopped(report: Report) -> list[Block]:
         "is from what was measured until then."
     )
     return [Callout("warning", f"This run ended early: {report.stopped}.", text)]
+
+
+def _sites(report: Report) -> list[Block]:
+    """A run that was spread over several cards must not pass for one of one machine."""
+    sites = report.sites
+    if not sites:
+        return []
+    title = f"Repetitions were measured on {count_text(len(sites), 'card')}."
+    different = {msgspec.json.encode(structs.replace(each, **NOT_COMPARED)) for each in sites}
+    text = SPREAD if len(sites) > 1 else ""
+    if len(different) > 1:
+        text = f"{UNLIKE} {SPREAD}"
+    rows = [
+        [
+            site.node,
+            site.card,
+            bytes_text(site.card_bytes),
+            f"{site.machine.cpu}, {count_text(site.machine.cores, 'core')}",
+            site.versions.get("vramkit", ""),
+            ", ".join(str(number + 1) for number in site.repetitions),
+        ]
+        for site in sites
+    ]
+    columns = ["node", "card", "memory", "machine", "vramkit", "repetitions"]
+    return [
+        Callout("warning" if len(different) > 1 else "note", title, text),
+        Table(columns, rows),
+    ]
 
 
 def _repetitions(row: Row) -> int:

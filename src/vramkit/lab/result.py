@@ -56,6 +56,20 @@ class Machine(msgspec.Struct, frozen=True):
     python: str
 
 
+class Site(msgspec.Struct):
+    """A card that has measured repetitions of a run that was spread over several."""
+
+    node: str
+    card: str
+    uuid: str
+    card_bytes: int
+    simulated: str | None
+    machine: Machine
+    versions: dict[str, str]
+    repetitions: list[int] = []
+    """Their numbers, from 0 on."""
+
+
 class Report(msgspec.Struct):
     """A whole run of an experiment; written after each row, so that nothing measured is lost."""
 
@@ -80,6 +94,9 @@ class Report(msgspec.Struct):
     """Why the run ended early; empty: it came to its end."""
     command: str = ""
     """That measures the same again; empty where no command did."""
+    sites: list[Site] = []
+    """Of a run on a cluster: who has measured what. The card, the machine and the versions above
+    are then those of the card that was asked first."""
     format: int = FORMAT
 
     def row(self, workload: str, subject: str, arm: str = "") -> Row | None:

@@ -1,4 +1,4 @@
-"""The process that measures: `python -m vramkit.lab.worker`, started by run.py.
+"""The process that measures: `python -m vramkit.lab.worker`, started by turn.py.
 
 It reads an Order from stdin and writes a line of JSON for each thing that happens. What an
 allocator or a framework prints goes to stderr. SIGTERM ends it as an exception would, so that
@@ -13,6 +13,7 @@ import math
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
@@ -87,7 +88,7 @@ def measure_all(order: Order, answers: BinaryIO) -> None:
     lab = open_lab(order)
     for index, case in enumerate(order.cases):
         gc.collect()
-        simulate(experiment, order, lab.driver)
+        simulate(experiment, order.settings, order.driver, lab.driver)
         tell(Began(index))
         try:
             found = checked(experiment, experiment.measure(case, order.subject, lab))
@@ -105,18 +106,20 @@ def open_lab(order: Order) -> Lab:
     from vramkit import driver as drivers
 
     driver = drivers.open(order.driver)
-    simulate(find(order.experiment), order, driver)  # it may have more devices
+    # It may have more devices.
+    simulate(find(order.experiment), order.settings, order.driver, driver)
     device = driver.device(order.device)
     return Lab(driver, device, order.seed, order.repetition, order.settings)
 
 
-def simulate(experiment: Experiment, order: Order, driver: Driver) -> None:
+def simulate(
+    experiment: Experiment, settings: Mapping[str, Value], spec: str, driver: Driver
+) -> None:
     """A fresh simulated GPU as the experiment wants it; a real card stays as it is."""
     from vramkit.driver.opening import reset_simulator
 
     if driver.sim is not None:
-        settings = experiment.simulator(order.settings)
-        reset_simulator(driver, order.driver, settings)
+        reset_simulator(driver, spec, experiment.simulator(settings))
 
 
 def checked(experiment: Experiment, found: dict[str, float] | Measured) -> Measured:

@@ -33,6 +33,9 @@ class Options:
         Seconds after which the run ends early, and keeps what it has. Default: none.
     case_limit
         Seconds that one repetition of a case may take. Default: 120.
+    on
+        Where repetitions are measured: ray (the cluster that is there) or ray:ADDRESS, each on a
+        card of its own. Default: here, one after the other.
     output
         The file for the result (JSON), written after each measurement.
     html
@@ -50,13 +53,14 @@ class Options:
     set: list[str] = field(default_factory=list)
     time_limit: float | None = None
     case_limit: float = 120.0
+    on: str | None = None
     output: Path | None = None
     html: Path | None = None
     json: bool = False
 
-    def command(self, start: Sequence[str], driver: str) -> str:
-        """That measures the same again; it begins with `start`."""
-        words = [*start, "--driver", driver, "--seed", str(self.seed)]
+    def command(self, start: Sequence[str], driver: str | None) -> str:
+        """That measures the same again; it begins with `start`. Without a driver nodes choose."""
+        words = [*start, *(["--driver", driver] if driver else []), "--seed", str(self.seed)]
         words += ["--repetitions", str(self.repetitions)]
         if self.device:
             words += ["--device", str(self.device)]
@@ -66,11 +70,12 @@ class Options:
         for pair in self.set:
             words += ["--set", pair]
         words += ["--case-limit", f"{self.case_limit:g}"]
+        if self.on is not None:
+            words += ["--on", self.on]
         simulator = os.environ.get("VRAMKIT_SIM", "")
-        before = f"VRAMKIT_SIM={shlex.quote(simulator)} " if simulator and driver != "cuda" else ""
+        before = (
+            f"VRAMKIT_SIM={shlex.quote(simulator)} "
+            if simulator and driver not in ("cuda", None)
+            else ""
+        )
         return before + shlex.join(words)
-
-
-def names(given: list[str]) -> list[str]:
-    """ "a,b" and "c": a, b and c."""
-    return [name.strip() for text in given for name in text.split(",") if name.strip()]

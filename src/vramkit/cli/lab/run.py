@@ -12,16 +12,15 @@ from cyclopts import Parameter
 
 from vramkit.cli.errors import CommandError, UsageError
 from vramkit.cli.files import must_be_replaceable, must_be_writable
-from vramkit.cli.lab.options import Options, names
+from vramkit.cli.lab.options import Options
+from vramkit.cli.lab.prepare import NOTHING, Found, connected_place, given_driver, here, there
+from vramkit.cli.lists import names
 
 if TYPE_CHECKING:
-    from vramkit.driver import Driver
     from vramkit.lab.experiment import Experiment
     from vramkit.lab.result import Report
     from vramkit.lab.run import Run
     from vramkit.lab.settings import Value
-
-NOTHING = 1
 
 
 def command(name: str) -> Callable[..., int]:
@@ -42,30 +41,48 @@ def run_experiment(
 ) -> int:
     """`start` has the first words of the command, where it is another than `vramkit lab NAME`, and
     `settings` are those that it has instead of --set."""
-    from vramkit.cli.lab.progress import steps
     from vramkit.lab.catalog import find
+    from vramkit.lab.settings import resolve
 
     _check(options)
     experiment = find(name)
     try:
-        run, why_simulated = _prepared(experiment, name, options, start, settings)
+        driver = given_driver(options) if options.on is not None else None
     except ValueError as error:
         raise UsageError(str(error)) from error
-    said = f"vramkit {start[1] if start else 'lab'}"
+    with connected_place(options, driver) as place:
+        try:
+            if settings is None:
+                settings = resolve(experiment.settings, options.set)
+            found = (
+                here(experiment, options, settings)
+                if place is None
+                else there(name, driver, settings, place)
+            )
+            command = options.command(start or ("vramkit", "lab", name), found.named)
+            run = _prepared(experiment, name, options, found, settings, command)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        return _measured(run, options, found, f"vramkit {start[1] if start else 'lab'}")
+
+
+def _measured(run: Run, options: Options, found: Found, said: str) -> int:
+    from vramkit.cli.steps import steps
+
     keeper = Keeper(options.output)
     run.changed = keeper.keep
     with steps(said) as tell:
         run.tell = tell.step
-        tell.line(_opening(run.report, why_simulated))
+        tell.line(_opening(run.report, found.why_simulated))
         run.run()
     keeper.keep_now(run.report)
-    _show(experiment, run.report, options)
+    _show(run.experiment, run.report, options)
     for line in _ending(run.report, options, keeper.error):
         print(f"{said}: {line}", file=sys.stderr)
     if run.signals:
         return 128 + run.signals[0]
     measured = any(row.values for row in run.report.rows)
-    return 0 if measured and keeper.error is None else NOTHING
+    return 0 if measured and keeper.error is None and not run.problem else NOTHING
 
 
 def _check(options: Options) -> None:
@@ -95,60 +112,41 @@ def _prepared(
     experiment: Experiment,
     name: str,
     options: Options,
-    start: Sequence[str],
-    settings: dict[str, Value] | None,
-) -> tuple[Run, str | None]:
-    """The run, and why the simulated GPU was taken where nobody asked for it."""
-    from vramkit.cli.opening import driver_spec, open_driver_or_simulate
-    from vramkit.driver.opening import reset_simulator
-    from vramkit.lab.collect import new_report
+    found: Found,
+    settings: dict[str, Value],
+    command: str,
+) -> Run:
+    from vramkit.lab.collect import report_at
     from vramkit.lab.experiment import chosen, chosen_cases
     from vramkit.lab.run import Run
-    from vramkit.lab.settings import resolve
 
-    if settings is None:
-        settings = resolve(experiment.settings, options.set)
     cases = chosen_cases(names(options.cases), experiment.cases(settings))
-    driver, why_simulated = open_driver_or_simulate(options.driver)
-    spec = driver_spec(options.driver, driver)
-    if driver.sim is not None:
-        reset_simulator(driver, spec, experiment.simulator(settings))
-    _check_device(driver, options.device)
-    missing = experiment.subjects(driver)
-    subjects = {
-        each: missing[each] for each in chosen(names(options.subjects), list(missing), "subject")
-    }
+    wanted = chosen(names(options.subjects), list(found.subjects), "subject")
+    subjects = {each: found.subjects[each] for each in wanted}
     if all(subjects.values()):
         reasons = "; ".join(f"{each}: {why}" for each, why in subjects.items())
         raise CommandError(f"no subject can take part here: {reasons or 'there is none'}", NOTHING)
-    report = new_report(
+    report = report_at(
         experiment,
         name,
-        driver,
-        options.device,
+        found.site,
         settings=settings,
         seed=options.seed,
         repetitions=options.repetitions,
-        command=options.command(start or ("vramkit", "lab", name), spec),
+        command=command,
     )
-    run = Run(
+    return Run(
         experiment,
         name,
         report,
-        spec,
+        found.driver,
         options.device,
         subjects,
         cases,
         case_seconds=options.case_limit,
         seconds=options.time_limit,
+        elsewhere=found.elsewhere,
     )
-    return run, why_simulated
-
-
-def _check_device(driver: Driver, device: int) -> None:
-    count = driver.device_count()
-    if device >= count:
-        raise UsageError(f"--device is {device}; it may be 0 to {count - 1}")
 
 
 class Keeper:

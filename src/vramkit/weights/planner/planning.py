@@ -81,12 +81,43 @@ def make_request(
 ) -> Request:
     """The arguments of plan(), checked as far as they can be without the card. The model is read
     last: that may take seconds."""
+    settings = _settings(budget, profile, tokens, batch, policy, ring, pass_seconds, compare)
     if seconds is not None and pass_seconds is not None:
         raise ValueError("seconds and pass_seconds exclude each other: give one of them")
+    return _request(read_model(model), seconds, settings)
+
+
+def request_for(
+    shape: ModelShape,
+    budget: str,
+    *,
+    profile: str,
+    policy: str,
+    tokens: int | None,
+    batch: int | None,
+    ring: int | None,
+    seconds: Sequence[float] | None,
+    pass_seconds: float | None,
+) -> Request:
+    """As make_request(), for a model that has been read, without a comparison."""
+    settings = _settings(budget, profile, tokens, batch, policy, ring, pass_seconds, False)
+    return _request(shape, seconds, settings)
+
+
+def _settings(
+    budget: SupportsIndex | str,
+    profile: str | os.PathLike[str],
+    tokens: int | None,
+    batch: int | None,
+    policy: str | Policy,
+    ring: int | None,
+    pass_seconds: float | None,
+    compare: bool,
+) -> dict[str, Any]:
     parse_budget(budget, 1 << 60)
     chosen = chosen_policy(policy)
     names = [name for name, known in POLICIES.items() if known == chosen]
-    settings: dict[str, Any] = {
+    return {
         "profile": os.fspath(profile),
         "budget": budget if isinstance(budget, str) else integer(budget, "budget", 1),
         "policy": chosen,
@@ -97,9 +128,13 @@ def make_request(
         "pass_seconds": None if pass_seconds is None else _positive(pass_seconds),
         "compare": truth(compare, "compare"),
     }
-    shape = read_model(model)
+
+
+def _request(
+    shape: ModelShape, seconds: Sequence[float] | None, settings: dict[str, Any]
+) -> Request:
     times = None if seconds is None else _checked(seconds, shape)
-    if times is None and pass_seconds is None and not shape.arithmetic:
+    if times is None and settings["pass_seconds"] is None and not shape.arithmetic:
         raise ValueError("groups given by hand need seconds, the compute time of each of them")
     # offload() keeps the first group of a model on the card.
     prefer = (0,) if shape.arithmetic else ()

@@ -13,7 +13,7 @@ from vramkit.cli.console import errors
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from vramkit.lab.run import Step
+    from vramkit.sweep import Step
 
 LINE_SECONDS = 10.0
 REFRESH_PER_SECOND = 2.0
@@ -27,10 +27,10 @@ class Steps(Protocol):
 
 
 @contextmanager
-def steps(said: str) -> Iterator[Steps]:
-    """`said` stands before each line: the command."""
+def steps(said: str, *, lines: bool = True) -> Iterator[Steps]:
+    """`said` stands before each line: the command. Without `lines` it is quiet off a terminal."""
     if not sys.stderr.isatty():
-        yield Lines(said)
+        yield Lines(said) if lines else Quiet()
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -61,6 +61,14 @@ class Lines:
         if now >= self._next:
             self._next = now + LINE_SECONDS
             self.line(", ".join(filter(None, (f"{step.done} of {step.of}", left(step), step.what))))
+
+
+class Quiet:
+    def line(self, text: str) -> None:
+        pass
+
+    def step(self, step: Step) -> None:
+        pass
 
 
 class Bar:

@@ -1,4 +1,4 @@
-"""A worker process, as run.py sees it: lines of answers, its last words, and its end."""
+"""A worker process, as its parent sees it: lines of answers, its last words, and its end."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import IO, Generic, Literal, TypeVar
 
 import msgspec
 
-from vramkit.lab.worker import Answer, Order
+Answer = TypeVar("Answer")
 
 KEPT_BYTES = 1 << 16
 """Of what a process wrote to stderr; a million lines must not fill memory or disk."""
@@ -27,21 +27,27 @@ GRACE_SECONDS = 3.0
 """For the cleaning up of a process that is asked to end."""
 
 
-class Child:
-    """A worker in a session of its own: Ctrl-C reaches it only through end()."""
+class Child(Generic[Answer]):
+    """A worker in a session of its own: Ctrl-C reaches it only through end().
 
-    def __init__(self, order: Order) -> None:
-        with tempfile.TemporaryFile() as file:
-            file.write(msgspec.json.encode(order))
-            file.seek(0)
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "vramkit.lab.worker"],
-                stdin=file,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                bufsize=0,
-            )
+    `given` is all that it reads; without it the worker reads what give() has for it.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        answers: msgspec.json.Decoder[Answer],
+        *,
+        given: bytes | None = None,
+    ) -> None:
+        self._decoder = answers
+        if given is None:
+            self._process = self._started(arguments, subprocess.PIPE)
+        else:
+            with tempfile.TemporaryFile() as file:
+                file.write(given)
+                file.seek(0)
+                self._process = self._started(arguments, file)
         assert self._process.stdout is not None and self._process.stderr is not None
         self._answers, self._errors = self._process.stdout, self._process.stderr
         self._selector = selectors.DefaultSelector()
@@ -51,6 +57,33 @@ class Child:
         self._open = True
         self._read = b""
         self._words = b""
+
+    @staticmethod
+    def _started(arguments: Sequence[str], stdin: int | IO[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def give(self, line: bytes) -> None:
+        """To a worker that waits for it. One that has ended is noticed by look()."""
+        assert self._process.stdin is not None
+        left = memoryview(line + b"\n")
+        with suppress(BrokenPipeError):
+            while left:
+                left = left[self._process.stdin.write(left) or 0 :]
+
+    def pipes(self) -> list[int]:
+        """Those on which something may come, for a wait for one of several workers."""
+        return [key.fd for key in self._selector.get_map().values()]
 
     def look(self, seconds: float = LOOK_SECONDS) -> Answer | Literal["nothing yet", "the end"]:
         """The next answer; waits for it for so long. Raises msgspec.DecodeError."""
@@ -63,8 +96,7 @@ class Child:
                     self._take_answers()
         if b"\n" in self._read:
             line, _, self._read = self._read.partition(b"\n")
-            answer: Answer = msgspec.json.decode(line, type=Answer)
-            return answer
+            return self._decoder.decode(line)
         return "the end" if gone or not self._open else "nothing yet"
 
     def end(self, *, asked: bool, hurry: Callable[[], bool] = lambda: False) -> None:
@@ -86,8 +118,9 @@ class Child:
         self._process.wait()
         self._take_words()
         self._selector.close()
-        self._answers.close()
-        self._errors.close()
+        for pipe in (self._process.stdin, self._answers, self._errors):
+            if pipe is not None:
+                pipe.close()
 
     def last_words(self) -> str:
         """How it ended, and the last line that it wrote; after end()."""
