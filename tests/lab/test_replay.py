@@ -329,7 +329,8 @@ def test_a_run_that_measured_nothing_is_drawn() -> None:
 
 
 def test_the_page_has_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    found = replayed(capsys, str(trace_file()), "--subjects", "pool,arena", "--card", "1GiB")
+    words = ["--subjects", "pool,arena", "--card", "1GiB", "--repetitions", "2"]
+    found = replayed(capsys, str(trace_file()), *words)
     kinds = [type(block) for block in REPLAY.blocks(found)]
     assert kinds == [Text, Table, Table, Table, LineChart, MemoryMap]
     (chart,) = (block for block in REPLAY.blocks(found) if isinstance(block, LineChart))

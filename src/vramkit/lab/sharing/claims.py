@@ -210,12 +210,12 @@ def advice(report: Report) -> Iterator[Finding]:
 def _both(report: Report, machine: Machine) -> Finding | None:
     apart = _switch(report, "swap_out_in", SwitchCase(machine))
     both = _switch(report, "swap", SwitchCase(machine))
-    if apart is None or both is None:
+    if not apart or both is None:
         return None
     return Finding(
         "good" if both < 0.9 * apart else "plain",
         f"At {machine.name} a switch by swap takes {value_text(apart, 's')} out and then in, and "
-        f"{value_text(both, 's')} with both at once: {100 * (1 - both / apart):.0f} % less.",
+        f"{value_text(both, 's')} with both at once: {100 * (both / apart - 1):+.0f} %.",
         "swap against swap_out_in, a later switch; good: at least 10 % less",
     )
 
