@@ -322,7 +322,8 @@ def test_a_report_without_the_study_s_policies_says_nothing_of_them(driver: Driv
     )
     (named,) = [each for each in WEIGHTS.findings(report) if "above the bound" in each.text]
     assert named.text == (
-        "`auto_3` is never more than 0.00 % above the bound, with 700 MB of the card."
+        "`auto_3` is never more than 0.00 % above the bound, with 700 MB of the card: "
+        "no policy could save more than that there."
     )
 
 

@@ -260,7 +260,8 @@ def advice(report: Report) -> Iterator[Finding]:
         yield Finding(
             "good" if best <= 1 + AT_THE_BOUND else "note",
             f"`{least}` is never more than {100 * (worst[least] - 1):.2f} % above the bound, with "
-            f"{rings[least] / MB:,.0f} MB of the card{beside}.",
+            f"{rings[least] / MB:,.0f} MB of the card: no policy could save more than that "
+            f"there{beside}.",
             f"the worst of {len(cases)} links and hosts; of all within {100 * AT_THE_BOUND:g} % of "
             "the best the one with the smallest ring",
         )
