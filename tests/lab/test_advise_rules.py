@@ -127,6 +127,13 @@ def test_a_program_that_only_just_fits_is_not_called_sure():
     assert only("card", found).verdict == "consider"
 
 
+@pytest.mark.parametrize(("nbytes", "size"), [(8 * GIB, "8GiB"), (17 * GIB // 2, "8704MiB")])
+def test_the_command_that_checks_it_names_the_same_card(nbytes, size):
+    card = Card("a card", nbytes, 25e9, 100e-6, 50e-6)
+    (advice,) = of("card", advise(observed(), card, Pooled(11 * GIB)))
+    assert advice.check == [f"vramkit replay TRACE --card {size}"]
+
+
 def test_weights_that_do_not_fit_are_streamed_within_what_is_left():
     """30 GiB of weights and 10 GiB that come and go, on 24 GiB."""
     program = observed(peak=40 * GIB, lasting=30 * GIB)

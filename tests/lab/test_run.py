@@ -42,6 +42,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
         ("killed", "failed", "ended by SIGKILL"),
         ("killed_by_another_signal", "failed", "ended by signal 40"),
         ("leaves", "failed", "exit status 7: no way on"),
+        ("imports", "failed", "ModuleNotFoundError: No module named 'no_such_package'"),
+        ("exits", "failed", "exit status 1: it has had enough"),
+        ("crashes", "failed", "ended by SIGSEGV"),
         ("chatters", "failed", "exit status 1: last words é"),
         ("cannot", "not here", "it has no such operation"),
         ("not_a_number", "failed", "ValueError: time is nan"),
@@ -147,11 +150,11 @@ def jumping(wait: Path, by: float) -> Callable[[], float]:
     return lambda: time.monotonic() + (by if wait.exists() else 0.0)
 
 
-@pytest.mark.parametrize("subject", ["hangs", "ignores_the_end"])
+@pytest.mark.parametrize("subject", ["hangs", "ignores_the_end", "hangs_in_c"])
 def test_a_subject_that_hangs_is_ended_with_what_it_started(
     subject: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if subject == "ignores_the_end":
+    if subject != "hangs":
         monkeypatch.setattr("vramkit.sweep.child.GRACE_SECONDS", 0.05)
     wait = tmp_path / "wait"
     run = fake_run([subject], ["middle"], given=(f"wait={wait}",), clock=jumping(wait, 121))

@@ -2,6 +2,6 @@
 
 import sys
 
-from vramkit.cli.app import main
+from vramkit.cli import main
 
 sys.exit(main())

@@ -100,7 +100,8 @@ class Turn:
                             return current
                         since = now
         except _Lost as lost:
-            child.end(asked=True, hurry=self.hurry)
+            # Where its answers have ended it is about to end by itself, and its last words say why.
+            child.end(asked=bool(lost.why), hurry=self.hurry)
             # One that could not even open the driver would not do so for the next case either.
             failed = cases[current : current + 1] if opened else cases
             for case in failed:

@@ -69,7 +69,7 @@ class LocalPlace:
             else:
                 worker.left.discard(answer.number)
                 found.append((worker.key, answer))
-        worker.child.end(asked=True)
+        worker.child.end(asked=bool(why))  # else it is ending, and its last words say why
         self._workers.remove(worker)
         why = why or worker.child.last_words()
         if not worker.ready:

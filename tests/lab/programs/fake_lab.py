@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import os
 import random
 import signal
@@ -36,6 +38,10 @@ SUBJECTS = {
     "unknown_quantity": "",
     "forks": "",
     "draws": "",
+    "imports": "",
+    "exits": "",
+    "crashes": "",
+    "hangs_in_c": "",
     "absent": "its package is not installed",
 }
 QUANTITIES = {"time": Quantity("time", "ms"), "room": Quantity("memory", "bytes")}
@@ -126,6 +132,15 @@ def misbehave(subject: str, lab: Lab) -> None:
             os._exit(1)
         case "cannot":
             raise Unmeasured("it has no such operation")
+        case "imports":
+            importlib.import_module("no_such_package")
+        case "exits":
+            sys.exit("it has had enough")
+        case "crashes":
+            ctypes.string_at(0)
+        case "hangs_in_c":
+            with started(lab):
+                sum(range(1 << 60))  # no other thread and no handler of Python runs
         case "forks":
             if os.fork() == 0:
                 time.sleep(1000)

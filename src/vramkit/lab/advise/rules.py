@@ -78,6 +78,11 @@ def share_text(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
+def size_option(nbytes: int) -> str:
+    """As options take it: 24GiB, or 8704MiB where it is no whole number of those."""
+    return f"{nbytes // GIB}GiB" if nbytes % GIB == 0 else f"{nbytes >> 20}MiB"
+
+
 RECORD = ["vramkit record -o trace.csv.gz -- python train.py", "vramkit advise trace.csv.gz"]
 """How to get a trace with times."""
 SNAPSHOT = [
@@ -221,7 +226,7 @@ def room(observed: Observed, card: Card, pooled: Pooled | None) -> Advice:
         f"{bytes_text(card.nbytes)} less {bytes_text(CONTEXT_BYTES)} for the context; figures are "
         f"trusted to {share_text(TRUSTED)}"
     )
-    check = [f"vramkit replay TRACE --card {max(card.nbytes // GIB, 1)}GiB"]
+    check = [f"vramkit replay TRACE --card {size_option(card.nbytes)}"]
     least = observed.peak if held is None else held
     predicted = [
         Prediction(
