@@ -201,13 +201,10 @@ def test_ctrl_c_keeps_the_plans_that_are_made(
     assert done.stderr.startswith("vramkit plan: interrupted; ")
 
 
-def test_ray_that_is_missing_or_does_not_answer_is_one_line(
+def test_ray_that_is_missing_is_one_line(
     vramkit_here: VramkitHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = ("plan", *BY_HAND, *GRID[:4], "--on", "ray:127.0.0.1:1")
-    done = vramkit_here(*given)
-    assert done.status == 1 and "no Ray cluster answers (127.0.0.1:1: Conn" in done.stderr
     monkeypatch.setitem(sys.modules, "ray", None)
-    done = vramkit_here(*given)
+    done = vramkit_here("plan", *BY_HAND, *GRID[:4], "--on", "ray:127.0.0.1:1")
     assert done.status == 1 and done.stdout == ""
     assert "install vramkit[ray]" in done.stderr and len(done.stderr.splitlines()) == 1

@@ -284,3 +284,11 @@ def test_another_version_on_a_node_is_told(nodes: Nodes, monkeypatch: pytest.Mon
     monkeypatch.setattr(places, "version", lambda name: "9.9")
     with pytest.raises(PlaceError, match=r"node .* has vramkit .*, and this machine vramkit 9\.9"):
         swept(Path(), [""], places.Cpus())
+
+
+def test_an_address_where_nobody_answers_is_one_line() -> None:
+    pytest.importorskip("ray")
+    done = vramkit("plan", *PLANS, "--on", "ray:127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no Ray cluster answers (127.0.0.1:1: " in done.stderr
+    assert len(done.stderr.splitlines()) == 1
