@@ -145,10 +145,11 @@ def test_plans_are_the_same_as_here_bit_for_bit(nodes: Nodes) -> None:
     here, there = vramkit("plan", *PLANS), vramkit("plan", *PLANS, "--on", nodes.on)
     assert (there.returncode, there.stderr) == (0, ""), there.stderr
     assert there.stdout == here.stdout
-    documents = [
-        vramkit("plan", *PLANS, "--json", *more).stdout for more in ((), ("--on", nodes.on_client))
-    ]
-    assert documents[0] == documents[1] and len(json.loads(documents[0])["rows"]) == 32
+    here, there = (
+        vramkit("plan", *PLANS, "--json", *more) for more in ((), ("--on", nodes.on_client))
+    )
+    assert (there.returncode, there.stderr) == (0, ""), there.stderr
+    assert there.stdout == here.stdout and len(json.loads(here.stdout)["rows"]) == 32
 
 
 def test_tasks_fail_and_are_lost_as_they_are_here(nodes: Nodes, tmp_path: Path) -> None:
