@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from vramkit.demo import card, weights
-from vramkit.demo.chapter import Context
-from vramkit.demo.lab import OF_ALLOCATORS
+from vramkit.demo.chapter import Context, same_results
+from vramkit.demo.lab import OF_ALLOCATORS, chart
 from vramkit.driver import Driver
-from vramkit.report.blocks import Timeline
+from vramkit.report.blocks import BarChart, Callout, Text, Timeline
 
 from .support import Vramkit, VramkitHere
 
@@ -167,3 +167,22 @@ def test_our_own_commands_are_clean_under_the_checker(
     result = vramkit("check", "--warnings-as-errors", "--", *ours, VRAMKIT_SIM=small)
     assert result.returncode == 0, result.stderr
     assert "no report" in result.stderr
+
+
+def test_a_mark_follows_from_the_figures_and_not_from_whose_they_are() -> None:
+    def marked(**seconds: float | None) -> list[str]:
+        drawn = chart(seconds)
+        assert isinstance(drawn, BarChart)
+        return [bar.label for bar in drawn.bars if bar.tone == "good"]
+
+    assert marked(swap=0.893, prefetch=0.889, paged=47.0) == ["swap", "prefetch"]
+    assert marked(swap=0.9, prefetch=0.889, paged=47.0) == ["prefetch"]
+    assert marked(swap=0.8, prefetch=None, paged=47.0) == ["swap"]
+    assert marked(swap=50.0, paged=47.0) == ["paged"]
+    assert marked(swap=None) == []
+
+
+def test_results_that_differ_are_told() -> None:
+    assert isinstance(same_results(True, "groups"), Text)
+    told = same_results(False, "groups")
+    assert isinstance(told, Callout) and told.tone == "bad"

@@ -204,6 +204,24 @@ def test_help_and_list_say_what_there_is(vramkit_here: VramkitHere) -> None:
     assert names == list(EXPERIMENTS)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [
+        (("lab", "allocator"), "vramkit lab"),
+        (("lab", "compare", "a.json"), "vramkit lab compare"),
+        (("lab", "allocators", "--repetitions", "many"), "vramkit lab allocators"),
+        (("advise",), "vramkit advise"),
+        (("replay", "--nope"), "vramkit replay"),
+        (("advice",), "vramkit"),
+    ],
+)
+def test_wrong_words_name_the_help_that_says_more(
+    vramkit_here: VramkitHere, arguments: tuple[str, ...], where: str
+) -> None:
+    done = vramkit_here(*arguments)
+    assert done.status == 2 and done.stderr.endswith(f" See `{where} --help`.\n"), done.stderr
+
+
 @pytest.mark.parametrize("name", ["nothing", "no.module:HERE"])
 def test_an_unknown_experiment_is_wrong_usage(vramkit_here: VramkitHere, name: str) -> None:
     done = vramkit_here("lab", name)

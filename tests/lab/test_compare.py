@@ -81,6 +81,20 @@ def test_a_row_that_fails_now_is_worse_and_one_that_is_not_there_is_only_told() 
     assert found.worse == 1
 
 
+def test_a_row_that_fails_in_a_later_repetition_is_worse_too() -> None:
+    ended_early = row("pool", time=FAST[:2])
+    ended_early.outcome, ended_early.why = "out of memory", "9 GiB are not free"
+    whole, failing = report(rows=[row("pool", time=FAST)]), report(rows=[ended_early])
+    found = compare_reports(whole, failing)
+    (told,) = found.one_sided
+    assert (told.side, told.outcome, told.why) == ("old", "out of memory", "9 GiB are not free")
+    assert found.worse == 1 and len(found.changes) == 1
+    back = compare_reports(failing, whole)
+    assert [(each.side, each.outcome) for each in back.one_sided] == [("new", "out of memory")]
+    assert back.worse == 0
+    assert compare_reports(failing, failing).one_sided == []
+
+
 def test_rows_without_figures_on_both_sides_are_passed_over() -> None:
     rows = [row("dies", why="it did"), Row("work", "absent", outcome="not here")]
     found = compare_reports(report(rows=rows), report(rows=rows))

@@ -77,6 +77,14 @@ def test_rows_without_figures_are_told_with_their_reason_once_for_a_subject() ->
     assert "What has no figures, or not all" not in titles(report(rows=[row("a", time=[1.0])]))
 
 
+@pytest.mark.parametrize("before", ["", "VRAMKIT_SIM=devices=2 "])
+def test_an_experiment_with_a_command_of_its_own_goes_by_that(before: str) -> None:
+    given = report(command=f"{before}vramkit fake file.csv --seed 0")
+    assert document(EXPERIMENT, given).title == "vramkit fake: subjects that misbehave"
+    given = report(command=f"{before}vramkit lab {given.experiment} --seed 0")
+    assert document(EXPERIMENT, given).title.startswith("vramkit lab fake_lab:FAKE: ")
+
+
 def test_a_real_card_is_not_called_simulated() -> None:
     text = as_text(report(simulated=None))
     assert "simulated" not in text

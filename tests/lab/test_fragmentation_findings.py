@@ -6,10 +6,17 @@ import pytest
 
 from tests.lab.allocator_reports import ENOUGH, FEW, around, lacking, made
 from vramkit.lab.fragmentation import FRAGMENTATION
-from vramkit.lab.fragmentation.changes import EXPLANATIONS, Explanation, explain, explanation
+from vramkit.lab.fragmentation.changes import (
+    EXPLANATIONS,
+    Explanation,
+    change_text,
+    explain,
+    explanation,
+)
 from vramkit.lab.fragmentation.claims import CLAIMS
 from vramkit.lab.fragmentation.programs import ARMS, Arm
 from vramkit.lab.result import Report
+from vramkit.lab.samples import compare
 
 Times = tuple[float, float, float]
 """Nanoseconds of an allocation in phases 1, 3 and 5."""
@@ -191,3 +198,22 @@ def test_any_report_can_be_drawn_and_each_claim_has_a_line() -> None:
         drawn = FRAGMENTATION.blocks(report)
         assert len(drawn[0].rows) == len(CLAIMS)  # type: ignore[union-attr]
     assert any("caches" in repr(block) for block in FRAGMENTATION.blocks(report)[1:2])
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([2.0] * 5, "+100 %"),
+        ([0.0] * 5, "-100 %"),
+        ([1.0] * 5, "unchanged"),
+        ([1.5], "+50.0 %, too few repetitions"),
+        ([1.9, 2.0, 2.1, 2.2, 2.3], "+110 % (+94.0 % to +126 %)"),
+    ],
+)
+def test_a_change_is_told_with_what_it_is_worth(values: list[float], words: str) -> None:
+    assert change_text(compare(values, [1.0] * 5)) == words
+
+
+def test_what_was_nothing_before_has_no_percentage() -> None:
+    assert change_text(compare([3.0] * 5, [0.0] * 5)) == "from zero"
+    assert change_text(compare([3.0, 4.0], [0.0])) == "from zero, too few repetitions"

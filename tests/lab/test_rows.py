@@ -15,7 +15,7 @@ from vramkit.lab.remote import note_site
 from vramkit.lab.result import Report, Site
 from vramkit.lab.rows import Rows
 from vramkit.lab.worker import Ended
-from vramkit.report.blocks import Callout
+from vramkit.report.blocks import Callout, Text
 
 from .runs import MACHINE, PROGRAMS, report, row
 
@@ -54,6 +54,16 @@ def test_the_order_in_which_repetitions_end_leaves_no_trace(order: tuple[int, ..
     assert (early.outcome, early.why, early.values) == ("failed", "broken", {})
     assert absent.outcome == "not here"
     assert (rows.done, rows.total, rows.left("good")) == (9, 9, [])
+
+
+def test_a_drawing_of_one_repetition_is_kept_beside_the_figures_of_all() -> None:
+    found = report(repetitions=3)
+    rows = Rows(found, {"pool": ""}, [CASE])
+    drawn = Ended(0, "measured", {"time": 1.0}, series={"held": [1.0]}, drawings=[Text("a map")])
+    for repetition, ended in enumerate((drawn, measured(2.0), measured(3.0))):
+        rows.take("pool", CASE, repetition, ended, 1.0)
+    assert found.rows[0].drawings == [Text("a map")]
+    assert found.rows[0].series == {"held": [3.0]}
 
 
 def site(node: str, **fields: object) -> Site:

@@ -307,6 +307,39 @@ def test_the_policy_that_is_named_is_the_smallest_of_the_best(driver: Driver) ->
     assert "up to 40 % above it" in named.text and named.tone == "good"
 
 
+def test_a_report_without_the_study_s_policies_says_nothing_of_them(driver: Driver) -> None:
+    cases = [StudyCase(link, host).case for link in LINKS for host in HOSTS]
+    given = {"over_bound": {"auto_3": 1.0, "auto_5": 1.1}, "ring": {"auto_3": 7e8, "auto_5": 9e8}}
+    report = made_up(
+        WEIGHTS,
+        driver,
+        {
+            (case, name, quantity): value
+            for quantity, values in given.items()
+            for case in cases
+            for name, value in values.items()
+        },
+    )
+    (named,) = [each for each in WEIGHTS.findings(report) if "above the bound" in each.text]
+    assert named.text == (
+        "`auto_3` is never more than 0.00 % above the bound, with 700 MB of the card: "
+        "no policy could save more than that there."
+    )
+
+
+def test_claims_need_repetitions_on_a_card(driver: Driver) -> None:
+    cases = [StudyCase(PROFILE_RATE, host).case for host in HOSTS]
+    cases.append(StudyCase(WAITS_5_MS, "layer").case)
+    report = made_up(WEIGHTS, driver, {(case, "stage1", "over_bound"): 1.0 for case in cases})
+    (claim,) = claims.claims(report)
+    assert claim.judged(report).verdict == "confirmed"
+    report.simulated = None
+    assert claim.judged(report).verdict == "cannot be said here"
+    for row in report.rows:
+        row.values["over_bound"] *= 5
+    assert claim.judged(report).verdict == "confirmed"
+
+
 def test_peers_are_told_apart_only_beyond_the_spread(driver: Driver) -> None:
     case = DecoderCase("least memory").case
     report = made_up(WEIGHTS, driver, {(case, name, "token"): 1 for name in ("auto", "accelerate")})
@@ -321,6 +354,9 @@ def test_peers_are_told_apart_only_beyond_the_spread(driver: Driver) -> None:
         ours.values["token"], theirs.values["token"] = mine, other
         (finding,) = [each for each in WEIGHTS.findings(report) if "offload()" in each.text]
         assert finding.tone == tone, finding
+    ours.values["token"], theirs.values["token"] = [90, 40, 40, 41, 40], [7, 300, 301, 299, 300]
+    (finding,) = [each for each in WEIGHTS.findings(report) if "offload()" in each.text]
+    assert "offload() 40.0 ms ± " in finding.text and "accelerate 300 ms ± " in finding.text
 
 
 def swept(driver: Driver, wall: Any) -> dict[str, str]:

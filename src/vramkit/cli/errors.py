@@ -29,10 +29,16 @@ def _driver_errors() -> tuple[type[BaseException], ...]:
 def describe_error(error: Exception) -> str | None:
     """One line for a user, or None where the error is a fault of vramkit itself."""
     if isinstance(error, CycloptsError):
-        return f"{_one_line(str(error))} See `vramkit --help`."
+        return wrong_words(error, "vramkit")
     if isinstance(error, (UsageError, CommandError, OSError, *_driver_errors())):
         return _one_line(_file_error(error) or str(error))
     return None
+
+
+def wrong_words(error: CycloptsError, *start: str) -> str:
+    """What is wrong, and which command's help says more; its name begins with `start`."""
+    command = " ".join([*start, *(error.command_chain or ())])
+    return f"{_one_line(str(error))} See `{command} --help`."
 
 
 def _file_error(error: Exception) -> str:

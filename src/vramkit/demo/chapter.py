@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from vramkit.report.blocks import Block
+from vramkit.report.blocks import Block, Callout, Text
 
 if TYPE_CHECKING:
     from vramkit.driver import Device, Driver
@@ -40,3 +40,10 @@ class ChapterResult(msgspec.Struct, frozen=True):
 class Chapter:
     title: str
     run: Callable[[Context], ChapterResult]
+
+
+def same_results(same: bool, of_what: str) -> Block:
+    """Whether two ways to do the same work came to the same result, by a checksum."""
+    if same:
+        return Text(f"Both computed the same checksum of all {of_what}.")
+    return Callout("bad", "The results differ", f"the checksums of all {of_what} are not the same")

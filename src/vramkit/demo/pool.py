@@ -62,9 +62,10 @@ def _pairs(context: Context) -> Part:
             pool.free(pool.malloc(4096, stream))
         calls = _driver_calls(sim) - calls
         stats = pool.stats()
+    cached: Tone = "good" if stats.cache_hits == stats.allocation_count else "plain"
     items = [
         Figure(f"{stats.allocation_count:,}", "pairs of malloc and free"),
-        Figure(f"{stats.cache_hits:,}", "from the thread's own cache", "good"),
+        Figure(f"{stats.cache_hits:,}", "from the thread's own cache", cached),
         Figure(f"{stats.device_growths + stats.events_recorded}", "growths and events"),
     ]
     if sim is not None:
@@ -157,7 +158,7 @@ def _changing(context: Context) -> Part:
         Figures(
             [
                 Figure(bytes_text(stats.peak_usage), "in use, at most"),
-                Figure(bytes_text(stats.peak_reserved), "held for it, at most", "good"),
+                Figure(bytes_text(stats.peak_reserved), "held for it, at most"),
                 Figure(f"{stats.peak_reserved / stats.peak_usage:.2f}", "held / in use"),
                 Figure(bytes_text(stats.remapped_bytes), "mapped elsewhere for that"),
             ]
@@ -216,7 +217,7 @@ def _scattered(context: Context) -> Part:
         map_block(after, f"The same pool with one block of {bytes_text(request)}"),
         Figures(
             [
-                Figure(bytes_text(request), "asked for", "good"),
+                Figure(bytes_text(request), "asked for"),
                 Figure(bytes_text(reserved), f"held, of {bytes_text(limit)} allowed"),
                 Figure(bytes_text(returned), "released to the driver once all was freed"),
                 Figure(bytes_text(left), "held after that"),

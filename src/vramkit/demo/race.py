@@ -9,6 +9,7 @@ from vramkit.check import CheckResult, check_program
 from vramkit.check.words import conflict
 from vramkit.demo.chapter import Chapter, ChapterResult, Context
 from vramkit.report.blocks import Block, Callout, Code, Text, Tone
+from vramkit.report.units import count_text
 
 PROGRAMS = Path(__file__).with_name("programs")
 WRONG = "device.kernels.checksum(data, WORDS, total, stream=compute)"
@@ -65,7 +66,7 @@ def _excerpt(name: str, text: str, marked: str, word: str, tone: Tone) -> Code:
 def _verdict(result: CheckResult) -> Block:
     count = f"{result.calls} driver calls checked"
     if result.reports:
-        return Callout("bad", f"{len(result.reports)} reports", count)
+        return Callout("bad", count_text(len(result.reports), "report"), count)
     return Callout("good", "No report", f"{count}, profile {result.profile} (simulated).")
 
 

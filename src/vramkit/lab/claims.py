@@ -61,8 +61,14 @@ def fewest_repetitions(report: Report) -> int:
 
 
 def settled(text: str, figures: str, verdict: Verdict, rule: str) -> Claim:
-    """A claim that was judged already, by figures that repeat exactly."""
-    return Claim(text, lambda report: Judged(verdict, figures, rule), of_times=False)
+    """A claim that was judged already: by figures that repeat exactly, or by enough repetitions."""
+
+    def judge(report: Report) -> Judged:
+        if report.simulated is None and fewest_repetitions(report) < FEWEST:
+            return Judged("cannot be said here", f"{TOO_FEW}; {figures}", rule)
+        return Judged(verdict, figures, rule)
+
+    return Claim(text, judge, of_times=False)
 
 
 NOT_MEASURED = Judged("cannot be said here", "not measured")

@@ -34,13 +34,16 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class OneSided(msgspec.Struct, frozen=True):
-    """A row that has figures in one result only, with how it ended in the other."""
+    """A row that was measured in one result only, with how it ended in the other.
+
+    One that failed in a later repetition has figures of the earlier ones.
+    """
 
     workload: str
     arm: str
     subject: str
     side: Literal["old", "new"]
-    """That has the figures."""
+    """In which it was measured."""
     outcome: Outcome | Literal["not in it"]
     """In the other."""
     why: str
@@ -89,9 +92,14 @@ def compare_reports(old: Report, new: Report) -> Comparison:
         if old.quantities.get(name) == quantity
     }
     changes, one_sided = [], []
+    side: Literal["old", "new"]
     for name, before, after in _pairs(old, new):
         if before and after and before.values and after.values:
             changes += list(_changes(before, after, quantities))
+            if (before.outcome in BAD) != (after.outcome in BAD):
+                fails_now = after.outcome in BAD
+                side, other = ("old", after) if fails_now else ("new", before)
+                one_sided.append(_one_sided(name, side, other))
         elif before and before.values:
             one_sided.append(_one_sided(name, "old", after))
         elif after and after.values:

@@ -25,7 +25,7 @@ def document(comparison: Comparison, old: str, new: str, *, everything: bool) ->
     parts: list[tuple[str, list[Block]]] = [
         ("What else differs", _differs(comparison)),
         ("What changed", _changed(comparison, everything)),
-        ("What has figures in one of them only", _one_sided(comparison.one_sided)),
+        ("What was measured in one of them only", _one_sided(comparison.one_sided)),
     ]
     return Document(
         title=f"vramkit lab compare: {comparison.experiment}",
@@ -103,7 +103,7 @@ def _one_sided(rows: list[OneSided]) -> list[Block]:
         ]
         for row in rows
     ]
-    return [Table(["case", "subject", "has figures", "in the other", "why", ""], lines)]
+    return [Table(["case", "subject", "measured in", "in the other", "why", ""], lines)]
 
 
 def _case(workload: str, arm: str) -> str:

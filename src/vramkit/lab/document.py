@@ -57,8 +57,9 @@ def document(experiment: Experiment, report: Report) -> Document:
 
 
 def _command(experiment: Experiment, report: Report) -> str:
-    """One that is not in the catalog may have a command of its own."""
-    if report.command.startswith(f"vramkit {experiment.name} "):
+    """One that is not in the catalog may have a command of its own. VRAMKIT_SIM may stand before
+    it."""
+    if f" vramkit {experiment.name} " in f" {report.command}":
         return f"vramkit {experiment.name}"
     return f"vramkit lab {report.experiment}"
 

@@ -72,7 +72,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What one repetition has to tell beside its values: what Row keeps of the last one."""
+    """What one repetition has to tell. Row keeps the series and drawings of the last one that has
+    some."""
 
     values: dict[str, float]
     series: dict[str, list[float]] = {}

@@ -41,7 +41,8 @@ class Row(msgspec.Struct):
     outcome: Outcome = "not run"
     why: str = ""
     series: dict[str, list[float]] = {}
-    """Figures along the workload, by name; of the last repetition, as are the drawings."""
+    """Figures along the workload, by name; of the last repetition that has some, as are the
+    drawings."""
     drawings: list[Block] = []
 
 

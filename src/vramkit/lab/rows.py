@@ -64,7 +64,8 @@ class Rows:
             if each.outcome != "measured":
                 self._left[key] = 0
                 return
-            row.series, row.drawings = each.series, each.drawings
+            row.series = each.series or row.series
+            row.drawings = each.drawings or row.drawings
         self._left[key] = self._repetitions - len(ended)
 
     def seconds_left(self) -> float | None:

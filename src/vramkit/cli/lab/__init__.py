@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, CycloptsError, Parameter
 
-from vramkit.cli.errors import UsageError
+from vramkit.cli.errors import UsageError, wrong_words
 
 HELP = (
     "Measure what memory costs here: the same work for several allocators, policies or modes.\n\n"
@@ -26,7 +26,10 @@ STATUSES = (
 
 def lab(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
     """An application of its own: only it has to know the experiments."""
-    status = lab_app(arguments[0] if arguments else "")(list(arguments))
+    try:
+        status = lab_app(arguments[0] if arguments else "")(list(arguments))
+    except CycloptsError as error:
+        raise UsageError(wrong_words(error, "vramkit", "lab")) from error
     return status if isinstance(status, int) else 0
 
 

@@ -34,8 +34,7 @@ class Options:
     case_limit
         Seconds that one repetition of a case may take. Default: 120.
     on
-        Where repetitions are measured: ray (the cluster that is there) or ray:ADDRESS, each on a
-        card of its own. Default: here, one after the other.
+        Measure repetitions on the cards of Ray: ray (what is there) or ray:ADDRESS. Default: here.
     output
         The file for the result (JSON), written after each measurement.
     html

@@ -186,7 +186,10 @@ def async_gains_at_most(part: float) -> Judge:
             ours, pool = (times.get(one_of(kind, times)) for kind in (ASYNC, POOL))
             if not ours or not pool:
                 continue
-            gains[workload.name] = Spread.of(pool).median / Spread.of(ours).median - 1
+            least = Spread.of(ours).median
+            if not least:
+                continue
+            gains[workload.name] = Spread.of(pool).median / least - 1
             found = compare(ours, pool)
             few |= found.verdict == "too few"
             if found.verdict == "lower" and gains[workload.name] > part:

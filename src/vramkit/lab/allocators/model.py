@@ -149,7 +149,7 @@ class Model:
         self.builder.wait_for_event(event, thread=self.thread)
 
     def _event(self) -> int:
-        """Each stream of a thread has one, which is recorded anew."""
+        """Each stream of a thread has one, which is recorded again and again."""
         return self.events.setdefault((self.thread, self.stream), len(self.events))
 
     def _written(self, size: int, rows: int = 0) -> int:

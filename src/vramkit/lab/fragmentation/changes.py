@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -77,11 +78,14 @@ def _gain(report: Report, subject: str, workload: str, arm: str) -> float | None
 
 
 def change_text(difference: Difference) -> str:
-    """ "+3.2 % (1.0 % to 5.1 %)"; "unchanged" where it is no difference."""
+    """ "+3.2 % (1.0 % to 5.1 %)"; "unchanged" where it is no difference, "from zero" where no part
+    can be told."""
     if difference.verdict == "no difference" and difference.relative == 0:
         return "unchanged"
     text = percent(difference.relative, sign=True)
-    if difference.least != difference.most:
+    if math.isinf(difference.relative):
+        text = "from zero"
+    elif difference.least != difference.most:
         least, most = percent(difference.least, sign=True), percent(difference.most, sign=True)
         text += f" ({least} to {most})"
     notes = {"no difference": ", within the spread", "too few": ", too few repetitions"}

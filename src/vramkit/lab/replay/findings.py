@@ -32,14 +32,14 @@ def findings(report: Report) -> list[Finding]:
 
 
 def _of_workload(report: Report, workload: str) -> Iterator[Finding]:
+    if report.simulated is None:
+        yield from _most_to_save(workload, rows_of(report, workload))
     yield from _held(report, workload, rows_of(report, workload))
     yield from _smallest(workload, rows_of(report, workload, SMALLEST))
     arms = dict.fromkeys(row.arm for row in report.rows if row.workload == workload)
     for arm in arms:
         if arm not in ("", WITH_LIMIT, SMALLEST):
             yield from _card(workload, arm, rows_of(report, workload, arm))
-    if report.simulated is None:
-        yield from _most_to_save(workload, rows_of(report, workload))
 
 
 def _held(report: Report, workload: str, rows: list[Row]) -> Iterator[Finding]:

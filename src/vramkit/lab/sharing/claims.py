@@ -12,6 +12,7 @@ from vramkit.lab.sharing.cases import (
     GIBS,
     H200,
     HALF_DUPLEX,
+    MODES,
     PROGRAM,
     QUANTA,
     STUDY,
@@ -183,7 +184,8 @@ def axis_ranges(report: Report, mode: str) -> dict[str, tuple[float, float]]:
 
 
 def advice(report: Report) -> Iterator[Finding]:
-    """What matters in which mode, and what moving both ways at once is worth."""
+    """What switches cost, what matters in which mode, what moving both ways at once is worth."""
+    yield from _cost(report)
     for mode in ("paged", "prefetch", "swap"):
         ranges = axis_ranges(report, mode)
         words = [
@@ -207,15 +209,30 @@ def advice(report: Report) -> Iterator[Finding]:
     )
 
 
+def _cost(report: Report) -> Iterator[Finding]:
+    case = TurnsCase(STUDY, 12, QUANTUM, 32)
+    shares = {mode: _share(report, mode, case) for mode in MODES}
+    costs = [f"{_percent(1 - part)} by {mode}" for mode, part in shares.items() if part is not None]
+    if costs:
+        yield Finding(
+            "plain",
+            f"Of the time, switches take {', '.join(costs)}: switches that took no time would "
+            "save that, at most.",
+            f"the time not computing, 12 GiB, {QUANTUM:g} s, windows of 32, on the study's card",
+        )
+
+
 def _both(report: Report, machine: Machine) -> Finding | None:
     apart = _switch(report, "swap_out_in", SwitchCase(machine))
     both = _switch(report, "swap", SwitchCase(machine))
-    if apart is None or both is None:
+    if not apart or both is None:
         return None
+    change = round(100 * (both / apart - 1))
+    gain = f"{change:+} %" if change else "no difference"
     return Finding(
         "good" if both < 0.9 * apart else "plain",
         f"At {machine.name} a switch by swap takes {value_text(apart, 's')} out and then in, and "
-        f"{value_text(both, 's')} with both at once: {100 * (1 - both / apart):.0f} % less.",
+        f"{value_text(both, 's')} with both at once: {gain}.",
         "swap against swap_out_in, a later switch; good: at least 10 % less",
     )
 

@@ -63,7 +63,7 @@ class Sharing:
         return turns(found, subject, lab)
 
     def findings(self, report: Report) -> list[Finding]:
-        return [claim_summary(report, claims(report)), *advice(report)]
+        return [*advice(report), claim_summary(report, claims(report))]
 
     def blocks(self, report: Report) -> list[Block]:
         return [claim_table(report, claims(report)), *tables.blocks(report)]

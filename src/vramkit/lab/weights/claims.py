@@ -21,13 +21,14 @@ from vramkit.lab.weights.study import (
     WAITS_5_MS,
     WAITS_20_MS,
 )
-from vramkit.report.units import value_text
+from vramkit.lab.words import spread_text
 from vramkit.weights import POLICIES
 from vramkit.weights.passes import Host
 
 NEAR = 0.0025
 """Of a total: a quarter of what blocking is said to cost."""
 AT_THE_BOUND = 0.001
+STUDY_POLICIES = POLICIES.keys() - {"auto"}
 STUDY_MS = {"history1": 16_160, "history": 16_400, "stage1": 16_000, "stage2": 15_600}
 
 
@@ -47,7 +48,7 @@ def claims(report: Report) -> list[Claim]:
 def total(report: Report, policy: str, link: float, host: Host) -> float | None:
     """Milliseconds of a steady pass of the study's 80 layers, where compute is the bound."""
     over = figure(report, StudyCase(link, host).case, policy, "over_bound")
-    return None if over is None else over * COMPUTE_MS
+    return over * COMPUTE_MS if over else None
 
 
 def _totals(report: Report) -> Iterator[Claim]:
@@ -222,7 +223,7 @@ def _stability(report: Report) -> Iterator[Claim]:
     uneven = {}
     for policy in ("history", "stage1", "auto", "auto_5"):
         median, slowest = (figure(report, case, policy, each) for each in ("steady", "slowest"))
-        if median is not None and slowest is not None:
+        if median and slowest is not None:
             uneven[policy] = slowest / median - 1
     if len(uneven) == 4:
         yield settled(
@@ -250,12 +251,17 @@ def advice(report: Report) -> Iterator[Finding]:
         best = min(worst.values())
         good = [each for each in worst if worst[each] <= best + AT_THE_BOUND]
         least = min(good, key=lambda subject: rings[subject])
-        others = max(worst[policy] for policy in worst if policy in POLICIES)
+        others = [worst[policy] for policy in worst if policy in STUDY_POLICIES]
+        beside = (
+            f"; of the study's policies one is up to {100 * (max(others) - 1):.0f} % above it"
+            if others
+            else ""
+        )
         yield Finding(
             "good" if best <= 1 + AT_THE_BOUND else "note",
             f"`{least}` is never more than {100 * (worst[least] - 1):.2f} % above the bound, with "
-            f"{rings[least] / MB:,.0f} MB of the card; of the study's policies one is up to "
-            f"{100 * (others - 1):.0f} % above it.",
+            f"{rings[least] / MB:,.0f} MB of the card: no policy could save more than that "
+            f"there{beside}.",
             f"the worst of {len(cases)} links and hosts; of all within {100 * AT_THE_BOUND:g} % of "
             "the best the one with the smallest ring",
         )
@@ -274,11 +280,11 @@ def _peers(report: Report) -> Iterator[Finding]:
             if not mine or not other:
                 continue
             difference = compare(mine, other)
-            title = report.quantities[quantity].title
+            shown = report.quantities[quantity]
             yield Finding(
                 {"lower": "good", "higher": "bad"}.get(difference.verdict, "plain"),  # type: ignore[arg-type]
-                f"{title}: offload() {value_text(mine[0], 'ms')}, {peer} "
-                f"{value_text(other[0], 'ms')}: {difference.verdict}.",
+                f"{shown.title}: offload() {spread_text(shown, mine)}, {peer} "
+                f"{spread_text(shown, other)}: {difference.verdict}.",
                 "offload() with the least memory; percentiles that do not overlap, and medians "
                 "more than 1 % apart",
             )
