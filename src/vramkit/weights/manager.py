@@ -14,7 +14,14 @@ from vramkit import _core
 from vramkit.driver.errors import ClosedError
 from vramkit.driver.types import Owner, SupportsCudaStream, integer, shown, size, truth
 from vramkit.report.units import bytes_text
-from vramkit.weights.card_memory import decoding, packed_chunks, place, sent_bytes, staging_slot
+from vramkit.weights.card_memory import (
+    decoding,
+    packed_chunks,
+    place,
+    sent_bytes,
+    staging_memory,
+    staging_slot,
+)
 from vramkit.weights.giving_way import (
     NONE_CAN,
     WITHOUT_POOL,
@@ -148,13 +155,14 @@ class WeightManager(Owner):
                 self.ring_address,
                 self.layout.ring_bytes,
                 [
-                    (str(group), address, source, group.nbytes, packed)
-                    for group, address, source, packed in zip(
+                    (str(group), address, source, group.nbytes, staged)
+                    for group, address, source, staged in zip(
                         groups, self._addresses, sources, chunks, strict=True
                     )
                 ],
                 chunk,
-                decoding(device, slot, stack),
+                staging_memory(device, slot, stack),
+                decoding(device, slot),
             )
             come_and_go = stack.enter_context(device.stream()) if give_way else None
             self._memory = stack.pop_all()
