@@ -53,7 +53,7 @@ class StreamerEngine final : public NativeObject {
     StreamerEngine(std::shared_ptr<Device> given, uint64_t ring_address, uint64_t ring_bytes,
                    const std::vector<Source>& sources, uint64_t chunk_bytes,
                    std::pair<uint64_t, uint64_t> staging,
-                   const std::variant<Decoding, nb::callable>& expand)
+                   const std::variant<Decoding, nb::object>& expand)
         : NativeObject(std::move(given), "WeightManager") {
         std::vector<weights::GroupSource> groups;
         for (const auto& [name, address, source, bytes, stored] : sources) {
@@ -240,10 +240,9 @@ class StreamerEngine final : public NativeObject {
         }
         return ref;
     }
-    std::shared_ptr<weights::Expander> expander(
-        const std::variant<Decoding, nb::callable>& expand) {
-        if (const auto* function = std::get_if<nb::callable>(&expand)) {
-            return python_ = std::make_shared<PythonExpander>(*function);
+    std::shared_ptr<weights::Expander> expander(const std::variant<Decoding, nb::object>& expand) {
+        if (const auto* object = std::get_if<nb::object>(&expand)) {
+            return python_ = std::make_shared<PythonExpander>(*object);
         }
         const auto [unpack, patch] = std::get<Decoding>(expand);
         return std::make_shared<weights::Decoder>(device()->session().shared_driver(),
@@ -310,11 +309,12 @@ void bind_weights(nb::module_& module) {
         .def(nb::init<std::shared_ptr<Device>, uint64_t, uint64_t,
                       const std::vector<StreamerEngine::Source>&, uint64_t,
                       std::pair<uint64_t, uint64_t>,
-                      const std::variant<StreamerEngine::Decoding, nb::callable>&>(),
+                      const std::variant<StreamerEngine::Decoding, nb::object>&>(),
              nb::arg("device"), nb::arg("ring_address"), nb::arg("ring_bytes"), nb::arg("groups"),
              nb::arg("chunk_bytes"), nb::arg("staging"), nb::arg("expand"),
              "Groups are (name, device address, host address, bytes, staged chunks); the staging "
-             "is (address, bytes of a slot); what expands is the two kernels, or a function.")
+             "is (address, bytes of a slot); what expands is the two kernels, or an object with "
+             "expand() and give_up().")
         .def(
             "add_schedule",
             [](StreamerEngine& self, std::vector<GroupIndex> order, std::vector<GroupIndex> start,

@@ -1,4 +1,4 @@
-// Expands chunks by a Python function, such as one that gathers shares from other processes.
+// Expands chunks by a Python object, such as one that gathers shares from other processes.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,20 +11,25 @@
 
 namespace vramkit {
 
-// The function is called as expand(group, first_byte, bytes, staged, stored, place, stream): the
-// name of the group, where the chunk lies in it, the address and bytes in staging memory, the
-// address of the group's place, and the handle of the stream.
+// Its methods are those of vramkit.weights.gather.Gather: expand(group, first_byte, bytes, staged,
+// stored, place, stream), with addresses and the handle of the stream as integers, and
+// give_up(group).
 class PythonExpander final : public weights::Expander {
   public:
-    explicit PythonExpander(nanobind::callable function);
+    explicit PythonExpander(nanobind::object object);
     bool expand(const std::string& group, const weights::Chunk& chunk, CUdeviceptr staged,
                 CUdeviceptr place, CUstream stream, Failure& why) override;
-    // Throws what the function has raised since the last time; also where the streamer goes on
+    void give_up(const std::string& group) override;
+    // Throws what the object has raised since the last time; also where the streamer goes on
     // without it, as after a prefetch that failed. With the GIL.
     void rethrow();
 
   private:
-    const std::shared_ptr<PyObject> function_;
+    // False: it raised, or Python exits.
+    template <typename Call>
+    bool calls(const Call& call);
+
+    const std::shared_ptr<PyObject> object_;
     std::exception_ptr raised_;  // with the GIL
 };
 

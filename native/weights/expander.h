@@ -29,6 +29,9 @@ class Expander {
     // `group` is the group's name, `place` where the group begins.
     virtual bool expand(const std::string& group, const Chunk& chunk, CUdeviceptr staged,
                         CUdeviceptr place, CUstream stream, Failure& why) = 0;
+    // A copy of the group failed: some of its chunks were not expanded, and the next attempt begins
+    // with the first one again.
+    virtual void give_up(const std::string& group) { static_cast<void>(group); }
 };
 
 }  // namespace vramkit::weights

@@ -354,6 +354,13 @@ bool Streamer::come_behind_up_to(const Group& group, std::uint64_t end, std::siz
 }
 
 bool Streamer::copy(GroupIndex index, CopyStream stream, Failure& why) {
+    if (copy_in_order(index, stream, why)) return true;
+    const Group& group = groups_[index];
+    if (!group.chunks.empty()) staging_.expander->give_up(group.name);
+    return false;
+}
+
+bool Streamer::copy_in_order(GroupIndex index, CopyStream stream, Failure& why) {
     Group& group = groups_[index];
     const bool staged = !group.chunks.empty();
     const Writer writer = staged ? expander_of(stream) : static_cast<Writer>(stream);

@@ -204,6 +204,7 @@ class Streamer {
     bool come_behind_up_to(const Group& group, std::uint64_t end, std::size_t& overlap,
                            Writer writer, Failure& why);
     bool copy(GroupIndex index, CopyStream stream, Failure& why);
+    bool copy_in_order(GroupIndex index, CopyStream stream, Failure& why);
     bool copy_plain(Group& group, CopyStream stream, Failure& why);
     bool copy_staged(Group& group, CopyStream stream, Failure& why);
     bool expand(const Group& group, const Chunk& chunk, CopyStream stream, Failure& why);

@@ -27,9 +27,7 @@ class Chunk(NamedTuple):
     """Of packed weights."""
 
 
-def packed_chunks(
-    groups: Sequence[Group], packings: Sequence[Packing | None]
-) -> list[list[Chunk]]:
+def packed_chunks(groups: Sequence[Group], packings: Sequence[Packing | None]) -> list[list[Chunk]]:
     """By group; none for one that travels as it is."""
     if not packings:
         return [[] for _ in groups]
