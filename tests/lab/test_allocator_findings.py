@@ -234,7 +234,28 @@ def test_another_allocator_is_called_little_only_where_it_is_little_everywhere()
     for each in report.rows:
         if (each.workload, each.subject) == ("churn", "pool"):
             each.values["allocation"] = each.values["time"]
-    assert words not in texts(report)
+    assert "Allocation takes at most" not in texts(report)
+
+
+@pytest.mark.parametrize(
+    ("fused", "spread", "said"),
+    [
+        (80.0, 0.001, True),
+        (98.5, 0.001, False),  # less than allocation takes
+        (80.0, 0.5, False),  # no difference beyond the spread
+        (120.0, 0.001, False),
+    ],
+)
+def test_another_gain_is_named_where_it_is_one_and_larger_than_what_allocation_takes(
+    fused: float, spread: float, said: bool
+) -> None:
+    report = study(ours=0.5)
+    for each in report.rows:
+        each.values["allocation"] = [0.9 * value for value in each.values.get("allocation", [])]
+    for workload, time in {"unfused": 100.0, "fused": fused}.items():
+        times = {"time": around(time, spread)}
+        report.rows.append(Row(workload, "pool", NATIVE, times, "measured"))
+    assert ("fused kernels save" in texts(report)) == said
 
 
 def test_a_share_far_from_the_claimed_one_is_not_confirmed() -> None:
@@ -246,6 +267,27 @@ def test_a_share_far_from_the_claimed_one_is_not_confirmed() -> None:
     assert found["synchronisation is 3 % of the time"].verdict == "not confirmed"
     assert found["allocation is 2 % of the time"].verdict == "not confirmed"
     assert found["kernels are 95 % of the time"].verdict == "confirmed"
+
+
+def test_half_of_a_share_is_judged_by_half_of_it() -> None:
+    report = study()
+    for row in report.rows:
+        row.values["allocation"] = [1.5 * value for value in row.values.get("allocation", [])]
+    found = judged(report)["half of the allocation time is 1 % of the whole"]
+    assert found.verdict == "confirmed" and found.figures.startswith("1.5 % in the middle of 7")
+
+
+@pytest.mark.parametrize(
+    ("first_in", "verdict"),
+    [(5, "confirmed"), (3, "confirmed"), (2, "in part"), (0, "not confirmed")],
+)
+def test_most_is_more_than_half_of_the_dynamic_workloads(first_in: int, verdict: Verdict) -> None:
+    dynamic = ("extreme_sizes", "concurrent", "churn", "interleaved", "small_frequent")
+    report = of_three((100.0, 100.0, 100.0), 0.001, *dynamic)
+    for row in report.rows:
+        if row.subject == "rmm_arena" and row.workload in dynamic[:first_in]:
+            row.values["time"] = around(90.0)
+    assert judged(report)["arena is fastest in most dynamic workloads"].verdict == verdict
 
 
 def test_what_was_not_measured_is_not_judged() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,8 @@ from vramkit import Pool
 from vramkit.driver import Driver
 from vramkit.lab.allocators.array_engine import ArrayEngine
 from vramkit.lab.allocators.engine import GROUPS, Engine
-from vramkit.lab.allocators.frameworks import Work
-from vramkit.lab.allocators.install import Blocks, cupy_malloc, in_cupy
+from vramkit.lab.allocators.frameworks import Work, memory_of
+from vramkit.lab.allocators.install import Blocks, Seen, cupy_malloc, in_cupy, in_rmm
 from vramkit.lab.allocators.workloads import CHURN, SIMPLE, WORKLOADS
 
 numpy = pytest.importorskip("numpy")
@@ -217,3 +218,79 @@ def test_cupy_gets_an_allocator_by_its_own_way_or_by_functions(
         assert seen == [1]
         assert current == ["before"]
         assert pool.stats().current_usage == 0
+
+
+def test_rmm_gets_an_allocator_and_what_follows_an_allocation_is_called(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Callbacks:
+        def __init__(self, allocate: Any, deallocate: Any) -> None:
+            self.allocate, self.deallocate = allocate, deallocate
+
+    device = driver.device(0)
+    current: list[Any] = ["before"]
+    mr = SimpleNamespace(
+        CallbackMemoryResource=Callbacks,
+        get_current_device_resource=lambda: current[0],
+        set_current_device_resource=lambda resource: current.__setitem__(0, resource),
+    )
+    monkeypatch.setattr(
+        "vramkit.lab.allocators.install.import_module", lambda name: SimpleNamespace(mr=mr)
+    )
+    with device.stream() as stream, Pool(device=device, background=False) as pool:
+        foreign = SimpleNamespace(__cuda_stream__=lambda: (0, stream.handle))
+        held: list[int] = []
+        for seen in (None, lambda: held.append(pool.stats().current_usage)):
+            with in_rmm(Plain(pool, native=False), device, seen):
+                address = current[0].allocate(4096, foreign)
+                assert pool.stats().current_usage == 4096
+                current[0].deallocate(address, 4096, foreign)
+            assert current == ["before"] and pool.stats().current_usage == 0
+        assert held == [4096]
+
+
+class Holding:
+    """Says one after the other what it holds; None: it cannot tell."""
+
+    resource = None
+
+    def __init__(self, *held: int | None) -> None:
+        self.left = list(held)
+
+    def held(self) -> int | None:
+        return self.left.pop(0) if len(self.left) > 1 else self.left[0]
+
+
+def read_along(monkeypatch: pytest.MonkeyPatch, *held: int | None) -> dict[str, float]:
+    """An allocation each 100 ns, and each time another 10 bytes."""
+
+    def steps(engine: Engine, columns: list[int]) -> Iterator[None]:
+        for _ in range(3):
+            looks[0]()
+            yield
+
+    @contextmanager
+    def inside(seen: Seen) -> Iterator[None]:
+        looks.append(seen)
+        yield
+
+    looks: list[Seen] = []
+    now = iter(range(1000, 10**6, 100))
+    monkeypatch.setattr("time.perf_counter_ns", lambda: next(now))
+    workload = replace(CHURN, item=steps, workers=1, items=1)
+    monkeypatch.setattr(Work, "time", lambda self: self._items(ArrayEngine(Cupy()), [], 1))
+    work = Work(workload, lambda: ArrayEngine(Cupy()), 0.001, False)
+    return memory_of(work, Holding(*held), inside)  # type: ignore[arg-type]
+
+
+def test_what_an_allocator_holds_is_averaged_from_before_the_first_allocation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # 100 ns each of 50, 10, 70 and 30 bytes: what it took ahead counts from the start.
+    assert read_along(monkeypatch, 50, 10, 70, 30, 30) == {"peak_held": 70, "average_held": 40}
+
+
+def test_an_allocator_that_does_not_tell_what_it_holds_has_no_such_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert read_along(monkeypatch, None) == {}

@@ -146,7 +146,10 @@ def test_the_errors_of_peers_become_ours(device: Device, here: str, card: peers.
 def test_peers_keep_to_the_limit(device: Device, here: str, card: peers.Card) -> None:
     subject = SUBJECTS[here]
     program = pairs(1, size=64 * MIB)
-    with subject.open(device, Room(program.peak_in_use, limit=32 * MIB)) as allocator:
+    with (
+        device.alloc(512 * MIB),  # what others have is no part of it
+        subject.open(device, Room(program.peak_in_use, limit=60 * MIB)) as allocator,
+    ):
         if not subject.can_be_limited:
             play(program, allocator, device)
             return
@@ -176,6 +179,14 @@ def test_sized_baselines_take_half_of_the_card_or_what_they_are_told(
         assert allocator.held() == pytest.approx(free // 2, abs=4 * MIB)
     with SUBJECTS[name].open(device, Room(MIB, size=64 * MIB)) as allocator:
         assert allocator.held() == 64 * MIB
+
+
+@pytest.mark.sim_only
+def test_without_a_size_half_of_what_is_free_is_taken(device: Device) -> None:
+    with device.alloc(512 * MIB):
+        memory = device.memory_info()
+        assert memory.total - memory.free >= 512 * MIB
+        assert size_of(device, Room(1)) == memory.free // 2 // 256 * 256
 
 
 @pytest.mark.sim_only

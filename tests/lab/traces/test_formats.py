@@ -218,6 +218,16 @@ def test_a_log_of_rmm_may_have_seconds_since_1970(tmp_path: Path) -> None:
     assert trace.times[1] - trace.times[0] == 111_111_000
 
 
+def test_addresses_and_streams_of_rmm_have_64_bits(tmp_path: Path) -> None:
+    lines = (
+        "1,12:00:00.000001,allocate,0x1,8,0xffffffffffffffff\n"
+        "1,12:00:00.000002,allocate,0x8000000000000001,8,0x7fffffffffffffff\n"
+        "1,12:00:00.000003,free,0x1,8,0xffffffffffffffff\n"
+    )
+    (trace,) = read_traces(written(tmp_path, RMM_HEADER + lines))
+    assert events(trace) == [("allocate", 0, 0, 0), ("allocate", 1, 1, 0), ("free", 0, OWN, 0)]
+
+
 # PyTorch
 
 
@@ -254,19 +264,19 @@ def test_a_snapshot_says_what_its_own_allocator_held(tmp_path: Path) -> None:
 
 def test_what_a_snapshot_does_not_see_allocated_was_there_before(tmp_path: Path) -> None:
     changes = [
-        event("free_requested", 100, 10),
+        event("free_requested", 100, 10, stream=7),
         event("alloc", 100, 20),
         event("free_requested", 100, 20),
     ]
     (trace,) = read_traces(snapshot_file(tmp_path, snapshot(changes, _300=1000)))
     assert trace.name == "torch"
     assert trace.sizes.tolist() == [10, 1000, 20]
-    assert [row[:2] for row in events(trace)] == [
-        ("allocate", 0),
-        ("allocate", 1),
-        ("free", 0),
-        ("allocate", 2),
-        ("free", 2),
+    assert [row[:3] for row in events(trace)] == [
+        ("allocate", 0, 0),
+        ("allocate", 1, 1),  # on another stream than the first
+        ("free", 0, OWN),
+        ("allocate", 2, 1),
+        ("free", 2, OWN),
     ]
     assert trace.peak_in_use == 1020
 

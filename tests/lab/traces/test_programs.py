@@ -95,6 +95,42 @@ def test_the_host_is_at_most_so_many_kernels_ahead_of_a_stream() -> None:
 # Recordings
 
 
+def test_each_step_is_on_the_thread_and_the_stream_of_the_recording(tmp_path: Path) -> None:
+    # Threads are numbered as they come: 40, 50, 60; streams as well: 5, 6, 7.
+    trace = recorded(
+        tmp_path,
+        "+0,64,5,40,0,0",
+        "+1,32,6,50,10,0",
+        "launch,1,7,60,20",
+        "event,9,6,60,30",
+        "wait,7,9,50,40",
+        "done,event,9,60,50",
+        "done,stream,7,50,60",
+        "done,device,0,60,70",
+        "+2,16,6,40,75,0",
+        "-1,5,60,80",
+    )
+    free = TraceBuilder("freed elsewhere", "RMM")
+    free.allocate("a", 64, 5, 40)
+    free.free("a", 6, 50)
+    assert steps(as_program(trace)) == [
+        ("allocate", 0, 0, 0),
+        ("allocate", 1, 1, 1),
+        ("kernel", 60 - 20, 2, 2),
+        ("record", 0, 1, 2),
+        ("wait", 0, 2, 1),
+        ("wait_for_event", 0, 0, 2),
+        ("wait_for_stream", 0, 2, 1),
+        ("wait_for_device", 0, 0, 2),
+        ("allocate", 2, 1, 0),
+        ("free", 1, -1, 2),
+        ("free", 0, -1, 0),
+        ("free", 2, -1, 0),
+    ]
+    elsewhere = as_program(free.build(), kernel_ns=0)
+    assert steps(elsewhere) == [("allocate", 0, 0, 0), ("free", 0, 1, 1)]
+
+
 def test_launches_share_the_time_until_the_host_knew(tmp_path: Path) -> None:
     trace = recorded(
         tmp_path,

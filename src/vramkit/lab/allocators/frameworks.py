@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -21,9 +22,11 @@ from vramkit.lab.allocators.array_engine import ArrayEngine
 from vramkit.lab.allocators.checksum import MODULUS
 from vramkit.lab.allocators.engine import Engine
 from vramkit.lab.allocators.frame_engine import FrameEngine
-from vramkit.lab.allocators.install import in_cupy, in_rmm
+from vramkit.lab.allocators.install import Seen, in_cupy, in_rmm
 from vramkit.lab.allocators.workloads import WORKLOADS, Workload
+from vramkit.lab.clock import SteadyClock
 from vramkit.lab.experiment import Lab, Unmeasured
+from vramkit.lab.meeting import Meter
 from vramkit.lab.subjects.subject import Room
 
 if TYPE_CHECKING:
@@ -38,19 +41,28 @@ def measure_framework(
     if lab.driver.sim is not None:
         raise Unmeasured(f"{engine} runs on NVIDIA's driver only, not on the simulated GPU")
     work = Work(WORKLOADS[workload], _maker(engine, lab), scale, mutex)
-    meter = Meter()
     with _installed(engine, subject, lab):
         checksum = work.check()
     with _installed(engine, subject, lab):
         first, steady = work.time()
-    with _installed(engine, subject, lab, meter) as allocator:
-        meter.begin(allocator)
+    with subject.open(lab.device, Room(0)) as allocator:
+        held = memory_of(work, allocator, partial(_inside, engine, allocator, lab))
+    return {"time": steady / 1e6, "first": first / 1e6, "checksum": float(checksum), **held}
+
+
+def memory_of(
+    work: Work, allocator: Allocator, inside: Callable[[Seen], AbstractContextManager[None]]
+) -> dict[str, float]:
+    """What the allocator holds while the work has its memory from it, read after each allocation:
+    `inside` takes what is to be called then."""
+    meter, clock = Meter(allocator.held), SteadyClock()
+    meter.begin(clock.now())
+    with inside(lambda: meter.note(clock.now(), 0)):
         work.time()
-        meter.look()
-    values = {"time": steady / 1e6, "first": first / 1e6, "checksum": float(checksum)}
-    if meter.known:
-        values |= {"peak_held": float(meter.peak), "average_held": meter.average}
-    return values
+        peak, average, _ = meter.finish(clock.now())
+    if peak is None or average is None:
+        return {}
+    return {"peak_held": float(peak), "average_held": average}
 
 
 def _maker(engine: str, lab: Lab) -> Callable[[], Worker]:
@@ -69,53 +81,22 @@ def _maker(engine: str, lab: Lab) -> Callable[[], Worker]:
 
 
 @contextmanager
-def _installed(
-    engine: str, subject: Subject, lab: Lab, meter: Meter | None = None
-) -> Iterator[Allocator]:
-    with subject.open(lab.device, Room(0)) as allocator:
-        inside: AbstractContextManager[None]
-        if engine == "cupy":
-            inside = in_cupy(allocator, lab.device, None if meter is None else meter.look)
-        else:
-            inside = in_rmm(allocator, lab.device)
-        try:
-            with inside:
-                yield allocator
-        except MemoryError as error:  # CuPy's and RMM's own are such
-            words = str(error)
-            raise OutOfMemoryError(engine, 2, "CUDA_ERROR_OUT_OF_MEMORY", words) from error
-        finally:
-            gc.collect()  # what an exception has kept
-            lab.device.synchronize()
+def _installed(engine: str, subject: Subject, lab: Lab) -> Iterator[None]:
+    with subject.open(lab.device, Room(0)) as allocator, _inside(engine, allocator, lab, None):
+        yield
 
 
-class Meter:
-    """What an allocator holds, read after allocations. `known`: whether it can tell."""
-
-    def __init__(self) -> None:
-        self.known = False
-        self.peak = 0
-        self._area = 0.0
-        self._last = 0
-        self._allocator: Allocator | None = None
-
-    def begin(self, allocator: Allocator) -> None:
-        self._allocator = allocator
-        self._begun = self._at = time.perf_counter()
-        self.known = allocator.held() is not None
-
-    def look(self) -> None:
-        if not self.known or self._allocator is None:
-            return
-        now = time.perf_counter()
-        self._area += self._last * (now - self._at)
-        self._at, self._last = now, self._allocator.held() or 0
-        self.peak = max(self.peak, self._last)
-
-    @property
-    def average(self) -> float:
-        passed = self._at - self._begun
-        return self._area / passed if passed else float(self._last)
+@contextmanager
+def _inside(engine: str, allocator: Allocator, lab: Lab, seen: Seen | None) -> Iterator[None]:
+    install = in_cupy if engine == "cupy" else in_rmm
+    try:
+        with install(allocator, lab.device, seen):
+            yield
+    except MemoryError as error:  # CuPy's and RMM's own are such
+        raise OutOfMemoryError(engine, 2, "CUDA_ERROR_OUT_OF_MEMORY", str(error)) from error
+    finally:
+        gc.collect()  # what an exception has kept
+        lab.device.synchronize()
 
 
 class Work:

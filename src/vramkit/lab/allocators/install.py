@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from vramkit.lab.subjects.subject import Allocator
 
 Malloc = Callable[[int], Any]
+Seen = Callable[[], None]
+"""Called after each allocation."""
 
 
 @contextmanager
-def in_cupy(
-    allocator: Allocator, device: Device, seen: Callable[[], None] | None = None
-) -> Iterator[None]:
-    """Inside, CuPy's arrays have their memory from the allocator; `seen` is called after each
-    allocation."""
+def in_cupy(allocator: Allocator, device: Device, seen: Seen | None = None) -> Iterator[None]:
+    """Inside, CuPy's arrays have their memory from the allocator."""
     cupy = import_module("cupy")
 
     def noted(size: int) -> Any:
@@ -68,15 +67,25 @@ def cupy_malloc(cupy: Any, allocator: Allocator, device: Device) -> Malloc:
 
 
 @contextmanager
-def in_rmm(allocator: Allocator, device: Device) -> Iterator[None]:
+def in_rmm(allocator: Allocator, device: Device, seen: Seen | None = None) -> Iterator[None]:
     """Inside, RMM's current resource of the device is the allocator."""
     mr = import_module("rmm").mr
     before = mr.get_current_device_resource()
-    mr.set_current_device_resource(rmm_resource(mr, allocator, device))
+    resource = rmm_resource(mr, allocator, device)
+    mr.set_current_device_resource(resource if seen is None else _noted(mr, resource, seen))
     try:
         yield
     finally:
         mr.set_current_device_resource(before)
+
+
+def _noted(mr: Any, resource: Any, seen: Seen) -> Any:
+    def allocate(size: int, stream: Any) -> int:
+        address = int(resource.allocate(size, stream))
+        seen()
+        return address
+
+    return mr.CallbackMemoryResource(allocate, resource.deallocate)
 
 
 def rmm_resource(mr: Any, allocator: Allocator, device: Device) -> Any:

@@ -43,7 +43,7 @@ def measure_native(
     kept = _play(program, subject, room, lab, "memory", engine)
     steady = timed.section("steady")
     return {
-        **_times(steady, program),
+        **times_of(steady, program),
         "first": round(timed.section("first").wall_ns) / 1e6,
         "kernels": kernel_seconds(program, rate, STEADY) * 1e3,
         **_memory(kept),
@@ -60,7 +60,7 @@ def measure_memory_limited(arm: str, subject: Subject, lab: Lab) -> dict[str, fl
         timed = _play(program, subject, room, lab, "time")
     with small_card(lab, CARD):
         kept = _play(program, subject, room, lab, "memory")
-    return {**_times(timed.sections[0], program), **_memory(kept)}
+    return {**times_of(timed.sections[0], program), **_memory(kept)}
 
 
 def _play(
@@ -86,7 +86,7 @@ class FromPython:
         self.held = allocator.held
 
 
-def _times(section: Section, program: Program) -> dict[str, float]:
+def times_of(section: Section, program: Program) -> dict[str, float]:
     """In milliseconds; of the host, as the mean of the threads. Threads that take turns are one.
 
     In whole nanoseconds: sums of virtual times that repeat differ only after the point.

@@ -46,7 +46,7 @@ def measure_case(case: Case, subject: Subject, lab: Lab) -> dict[str, float]:
         for name in ("phase", "again")
     }
     mixed = [timed.section(name) for name in ("mix_2", "mix_4")]
-    values |= {each.name: _of_a_call(each) for each in mixed if each.allocations}
+    values |= {each.name: of_a_call(each) for each in mixed if each.allocations}
     return values | _memory(kept)
 
 
@@ -58,7 +58,7 @@ def default_blocks(lab: Lab) -> int:
 def _extreme(program: Program, subject: Subject, lab: Lab) -> dict[str, float]:
     timed, kept = _both(program, subject, lab)
     early, late = timed.section("early"), timed.section("late")
-    return {"early": _of_a_call(early), "late": _of_a_call(late), **_memory(kept)}
+    return {"early": of_a_call(early), "late": of_a_call(late), **_memory(kept)}
 
 
 def _both(program: Program, subject: Subject, lab: Lab) -> tuple[Played, Played]:
@@ -81,7 +81,7 @@ def _touched(section: Section) -> float:
     return round(section.wall_ns) / section.allocations
 
 
-def _of_a_call(section: Section) -> float:
+def of_a_call(section: Section) -> float:
     calls = section.allocations + section.frees
     return round(section.allocate_ns + section.free_ns) / max(1, calls)
 

@@ -114,11 +114,11 @@ def _time(program: Program, subject: Subject, lab: Lab, limit: int | None) -> di
     with subject.open(lab.device, _room(program, subject, limit)) as allocator:
         played = play(program, allocator, lab.device)
     if not played.native or lab.driver.sim is not None:
-        return _times(played)
+        return times_of(played)
     # On a card, calls from Python are compared with those of others, which are from Python too.
     with subject.open(lab.device, _room(program, subject, limit)) as allocator:
         called = play(program, Watched(allocator), lab.device)
-    return {**_times(called), "native_call": _times(played)["call"]}
+    return {**times_of(called), "native_call": times_of(played)["call"]}
 
 
 def _memory(
@@ -169,7 +169,7 @@ def _room(program: Program, subject: Subject, limit: int | None) -> Room:
     return Room(program.peak_in_use, limit=limit)
 
 
-def _times(played: Played) -> dict[str, float]:
+def times_of(played: Played) -> dict[str, float]:
     total = played.total
     inside = total.allocate_ns + total.free_ns
     return {
