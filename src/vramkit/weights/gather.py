@@ -70,11 +70,14 @@ def staged_chunks(
 
 
 def share_chunks(nbytes: int, rank: int, ranks: int, most: int) -> list[Chunk]:
-    """What a rank copies of a group; its shares have `most` bytes at most, a multiple of 512."""
+    """What a rank copies of a group. Its shares have `most` bytes at most, a multiple of 512, and
+    as much as each other: behind a small one the next copy would come late."""
     even = nbytes // (ranks * ALIGNMENT) * ALIGNMENT  # of each rank
     chunks = []
-    for done in range(0, even, most):
-        share, first = min(most, even - done), done * ranks
+    units = even // ALIGNMENT
+    usual = -(-units // max(1, -(-even // most))) * ALIGNMENT
+    for done in range(0, even, max(1, usual)):
+        share, first = min(usual, even - done), done * ranks
         chunks.append(Chunk(first, share * ranks, first + share * rank, share, True))
     if rest := nbytes - even * ranks:
         chunks.append(Chunk(even * ranks, rest, even * ranks, rest, False))
