@@ -1,7 +1,7 @@
 """What the planner says of one, two, four and eight cards that stream a model together; needs no
 card.
 
-    python benchmarks/weight_ranks.py    # a minute: results/weight_ranks_simulated.json and the page
+    python benchmarks/weight_ranks.py    # a minute: results, and the page
 
 80 decoder layers of Llama-70B shape on the profile of an H200, in exact virtual time. The rates at
 which cards gather are assumed, not measured.
