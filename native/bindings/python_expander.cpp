@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "bindings/in_python.h"
@@ -48,8 +49,11 @@ bool PythonExpander::expand(const std::string& group, const weights::Chunk& chun
     return done;
 }
 
-void PythonExpander::give_up(const std::string& group) {
-    calls([&](const nb::object& object) { object.attr("give_up")(group); });
+void PythonExpander::give_up(const std::string& group, const Failure& why) {
+    const std::string text = why.call.empty()
+                                 ? why.message
+                                 : std::string(why.call) + " returned " + std::to_string(why.code);
+    calls([&](const nb::object& object) { object.attr("give_up")(group, text); });
 }
 
 void PythonExpander::rethrow() {

@@ -13,13 +13,13 @@ namespace vramkit {
 
 // Its methods are those of vramkit.weights.gather.Gather: expand(group, first_byte, bytes, staged,
 // stored, place, stream), with addresses and the handle of the stream as integers, and
-// give_up(group).
+// give_up(group, why).
 class PythonExpander final : public weights::Expander {
   public:
     explicit PythonExpander(nanobind::object object);
     bool expand(const std::string& group, const weights::Chunk& chunk, CUdeviceptr staged,
                 CUdeviceptr place, CUstream stream, Failure& why) override;
-    void give_up(const std::string& group) override;
+    void give_up(const std::string& group, const Failure& why) override;
     // Throws what the object has raised since the last time; also where the streamer goes on
     // without it, as after a prefetch that failed. With the GIL.
     void rethrow();

@@ -31,7 +31,10 @@ class Expander {
                         CUdeviceptr place, CUstream stream, Failure& why) = 0;
     // A copy of the group failed: some of its chunks were not expanded, and the next attempt begins
     // with the first one again.
-    virtual void give_up(const std::string& group) { static_cast<void>(group); }
+    virtual void give_up(const std::string& group, const Failure& why) {
+        static_cast<void>(group);
+        static_cast<void>(why);
+    }
 };
 
 }  // namespace vramkit::weights

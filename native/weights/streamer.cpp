@@ -356,7 +356,7 @@ bool Streamer::come_behind_up_to(const Group& group, std::uint64_t end, std::siz
 bool Streamer::copy(GroupIndex index, CopyStream stream, Failure& why) {
     if (copy_in_order(index, stream, why)) return true;
     const Group& group = groups_[index];
-    if (!group.chunks.empty()) staging_.expander->give_up(group.name);
+    if (!group.chunks.empty()) staging_.expander->give_up(group.name, why);
     return false;
 }
 

@@ -44,7 +44,7 @@ def ranks() -> Iterator[Ranks]:
     pytest.importorskip("transformers")
     environment = os.environ | {"PYTHONPATH": str(TESTS), "VRAMKIT_DRIVER": "sim"}
     with subprocess.Popen(
-        [sys.executable, "-m", "weights.programs.ranks"],
+        [sys.executable, "-W", "ignore", "-m", "weights.programs.ranks"],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -18,7 +18,7 @@ from vramkit.driver.types import Span
 from vramkit.weights.card_memory import Chunk, packed_chunks
 from vramkit.weights.layout import ALIGNMENT, Group
 from vramkit.weights.packing import Packing
-from vramkit.weights.store import memory_of
+from vramkit.weights.store import bytes_at, memory_of
 from vramkit.weights.team import RankError, Team
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Gather(Protocol):
         place: int,
         stream: int,
     ) -> None: ...
-    def give_up(self, group: str) -> None: ...
+    def give_up(self, group: str, why: str) -> None: ...
 
 
 def staged_chunks(
@@ -70,11 +70,14 @@ def staged_chunks(
 
 
 def share_chunks(nbytes: int, rank: int, ranks: int, most: int) -> list[Chunk]:
-    """What a rank copies of a group; its shares have `most` bytes at most, a multiple of 512."""
+    """What a rank copies of a group. Its shares have `most` bytes at most, a multiple of 512, and
+    as much as each other: behind a small one the next copy would come late."""
     even = nbytes // (ranks * ALIGNMENT) * ALIGNMENT  # of each rank
     chunks = []
-    for done in range(0, even, most):
-        share, first = min(most, even - done), done * ranks
+    units = even // ALIGNMENT
+    usual = -(-units // max(1, -(-even // most))) * ALIGNMENT
+    for done in range(0, even, max(1, usual)):
+        share, first = min(usual, even - done), done * ranks
         chunks.append(Chunk(first, share * ranks, first + share * rank, share, True))
     if rest := nbytes - even * ranks:
         chunks.append(Chunk(even * ranks, rest, even * ranks, rest, False))
@@ -87,6 +90,11 @@ class _Lane(NamedTuple):
     stream: Stream
     share: PinnedMemory
     whole: PinnedMemory
+    give: Any
+    """A tensor over the share. Not over a view of it: the threads of the backend may hold it for a
+    moment after the wait."""
+    to: Any
+    """... and over the whole."""
     done: Event
 
 
@@ -121,26 +129,26 @@ class HostGather:
         with self._team.telling():
             lane = self._lanes.get(stream) or self._make_lane(stream)
             self._require_same_order(group, first_byte, nbytes)
-            device, torch = self._device, self._torch
+            device = self._device
             device.copy(lane.share, Span(staged, stored, "device"), stored, stream=lane.stream)
             lane.done.record(lane.stream)
             lane.done.synchronize()
-            with lane.share.view() as share, lane.whole.view() as whole:
-                self._team.gather(
-                    torch.frombuffer(whole[:nbytes], dtype=torch.uint8),
-                    torch.frombuffer(share[:stored], dtype=torch.uint8),
-                )
+            lane.share.view(0, stored, readonly=True).release()  # the checker is told
+            lane.whole.view(0, nbytes).release()
+            self._team.gather(lane.to[:nbytes], lane.give[:stored])
             to = Span(place + first_byte, nbytes, "device")
             device.copy(to, lane.whole, nbytes, stream=lane.stream)
 
     def _make_lane(self, handle: int) -> _Lane:
         device, enter = self._device, self._memory.enter_context
-        made = _Lane(
-            _core.Stream.from_handle(device, handle),
-            enter(device.alloc_pinned(self._share)),
-            enter(device.alloc_pinned(self._share * self.ranks)),
-            enter(device.event(timing=False)),
+        share = enter(device.alloc_pinned(self._share))
+        whole = enter(device.alloc_pinned(self._share * self.ranks))
+        give, to = (
+            self._torch.frombuffer(bytes_at(each.address, each.nbytes), dtype=self._torch.uint8)
+            for each in (share, whole)
         )
+        done = enter(device.event(timing=False))
+        made = _Lane(_core.Stream.from_handle(device, handle), share, whole, give, to, done)
         self._lanes[handle] = made
         return made
 
@@ -162,8 +170,8 @@ class HostGather:
                     "ranks must call the model equally often, with the same order of its parts"
                 )
 
-    def give_up(self, group: str) -> None:
-        self._team.fail(f"it could not copy group {group}")
+    def give_up(self, group: str, why: str) -> None:
+        self._team.fail(f"group {group} was not copied: {why}")
 
     def close(self) -> None:
         self._lanes.clear()
@@ -200,8 +208,8 @@ class DeviceGather:
                 memory.bytes_at(place + first_byte, nbytes), memory.bytes_at(staged, stored)
             ).wait()
 
-    def give_up(self, group: str) -> None:
-        self._team.fail(f"it could not copy group {group}")
+    def give_up(self, group: str, why: str) -> None:
+        self._team.fail(f"group {group} was not copied: {why}")
 
     def close(self) -> None:
         """The group is the team's."""

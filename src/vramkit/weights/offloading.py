@@ -388,12 +388,17 @@ class Offload:
         return found
 
     def predict(
-        self, profile: str = "h200", *, seconds: Sequence[float] | None = None
+        self,
+        profile: str = "h200",
+        *,
+        seconds: Sequence[float] | None = None,
+        gather_bytes_per_s: float | None = None,
     ) -> Prediction:
         """What the planner says of this model in this budget, on a card with that profile.
 
-        The compute time of each group is that of the last pass, or `seconds`. Takes a second or
-        two: the engine runs on the simulated GPU, in a process of its own."""
+        The compute time of each group is that of the last pass, or `seconds`. Several ranks need
+        `gather_bytes_per_s`, what a card gets from the others. Takes a second or two:
+        the engine runs on the simulated GPU, in a process of its own."""
         if self.experts is not None:
             raise ValueError(
                 'with experts="routed" a pass depends on what the tokens choose, which nobody can '
@@ -418,6 +423,8 @@ class Offload:
             policy=self.manager.policy,
             ring=self._ring,
             seconds=seconds,
+            ranks=1 if self._team is None else self._team.size,
+            gather_bytes_per_s=gather_bytes_per_s,
             compare=False,
         )
         return planned.chosen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from vramkit.host.pages import default_threads
@@ -47,14 +47,14 @@ def hold_the_same(team: Team, model: Model, *, loaded: bool) -> bool:
     if not loaded:
         return True
     with team.telling():
-        mine = digests(model)
+        mine = digests(model.weights)
     return all(theirs == mine for theirs in team.exchange(mine))
 
 
-def digests(model: Model) -> list[str]:
-    """Of the bytes of each group."""
+def digests(groups: Iterable[Sequence[Weight]]) -> list[str]:
+    """Of the bytes of the weights of each group."""
 
-    def of_group(weights: tuple[Weight, ...]) -> str:
+    def of_group(weights: Sequence[Weight]) -> str:
         digest = hashlib.blake2b(digest_size=16)
         for weight in weights:
             flat = weight.tensor.detach().as_strided((weight.tensor.numel(),), (1,)).cpu()
@@ -63,7 +63,7 @@ def digests(model: Model) -> list[str]:
 
     # hashlib lets other threads run meanwhile.
     with ThreadPoolExecutor(default_threads()) as pool:
-        return list(pool.map(of_group, model.weights))
+        return list(pool.map(of_group, groups))
 
 
 def require_same_settings(team: Team, settings: Mapping[str, object]) -> None:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from vramkit.host.available import require
 from vramkit.report.units import bytes_text
+from vramkit.weights.checkpoint import Checkpoint
 from vramkit.weights.model import Model
 from vramkit.weights.progress import Progress
-from vramkit.weights.safetensors import StoredTensor
+from vramkit.weights.ranks import digests
+from vramkit.weights.safetensors import ModelError, StoredTensor
 from vramkit.weights.shared_slab import SharedSlab, make_file, open_file
 from vramkit.weights.slab import Slab
 from vramkit.weights.store import Source, Store, memory_of
@@ -25,7 +27,7 @@ class SharedStore(Store):
     weights. After close() each rank has them for itself: what one writes the others do not see,
     and memory is taken for what is written alone."""
 
-    fixed_since = "all ranks use the same memory"
+    fixed = "while all ranks use the same memory"
 
     def __init__(self, torch: Any, device: Device, model: Model, team: Team) -> None:
         self._team = team
@@ -76,6 +78,17 @@ class SharedStore(Store):
         for number in range(count):
             if number not in mine:
                 yield number, False
+
+    def _read_from(self, checkpoint: Checkpoint) -> None:
+        super()._read_from(checkpoint)
+        if len(self._team.neighbours) < self._team.size:
+            with self._team.telling():
+                found = digests(self._model.weights)
+            # Each node has read files of its own.
+            every = self._team.exchange(found)
+            for rank, theirs in enumerate(every):
+                if theirs != every[0]:
+                    raise ModelError(f"the source has other weights on rank {rank} than on rank 0")
 
     def keep(self, host: Any, value: Any) -> None:
         value = value.detach().cpu()

@@ -30,7 +30,7 @@ class ShownGroup(ABC):
         self._nbytes, self._memory, self._weights = nbytes, memory, weights
         self._look_at(address)
         self._in_host = [store.view(number, weight) for weight in weights]
-        self._fixed_since = store.fixed_since
+        self._fixed = store.fixed
         self._written = [weight.version for weight in weights]
         self._calls = 0  # of parts that show its parameters on the card
 
@@ -138,9 +138,9 @@ class ShownGroup(ABC):
                     "the Offload first, then change the model"
                 )
             if not self.resident and weight.version != self._written[number]:
-                if self._fixed_since is not None:
+                if self._fixed is not None:
                     raise RuntimeError(
-                        f"{weight.names[0]} was written after {self._fixed_since}; close the "
+                        f"{weight.names[0]} was written {self._fixed}; close the "
                         "Offload first, then change the model"
                     )
                 self._written[number] = weight.version

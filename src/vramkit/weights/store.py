@@ -32,8 +32,8 @@ class _InSlab:
     _slab: Slab
     _offsets: list[int]  # of the groups
     _homes: list[tuple[Any, Any]]  # tensors that were not in host memory, and where
-    fixed_since: str | None = None
-    """The words for when weights must no longer be written; None: they may be."""
+    fixed: str | None = None
+    """When a weight must not be written; None: it may be."""
 
     @property
     def nbytes(self) -> int:
@@ -240,7 +240,7 @@ class PackedStore(_InSlab):
     """Groups in one slab, packed where that takes fewer bytes. The weights themselves stay where
     they were, in ordinary host memory, for whoever reads them: 1.75 times their bytes in all."""
 
-    fixed_since = "it was packed"
+    fixed = "after it was packed"
 
     def __init__(
         self,
@@ -360,8 +360,12 @@ def _return_freed() -> None:
 
 def memory_of(tensor: Any) -> memoryview:
     """Of a contiguous tensor in host memory."""
-    nbytes = tensor.numel() * tensor.element_size()
-    return memoryview((ctypes.c_uint8 * nbytes).from_address(tensor.data_ptr())).cast("B")
+    return bytes_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+
+
+def bytes_at(address: int, nbytes: int) -> memoryview:
+    """Of host memory, which the caller keeps."""
+    return memoryview((ctypes.c_uint8 * nbytes).from_address(address)).cast("B")
 
 
 def shaped(raw: Any, like: Any) -> Any:
