@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
@@ -15,7 +18,7 @@ from soak import rounds
 from vramkit import _core
 from vramkit.driver import Device, Driver, DriverError, Simulator, Span
 from vramkit.weights import BudgetError, Group, Packing, WeightManager
-from vramkit.weights.gather import SHARE, share_chunks
+from vramkit.weights.gather import SHARE, DeviceGather, share_chunks
 
 from .support import GRANULE, KIB, PROFILE, Loaded, layers, sources
 from .test_order import Run, models
@@ -118,8 +121,6 @@ def gathered(
 
 def forget(begin: int, nbytes: int, address: int, chunk: Any) -> None:
     """What is another rank's."""
-    import ctypes
-
     mine = address + chunk.offset
     ctypes.memset(begin, 0xEE, mine - begin)
     after = mine + chunk.stored
@@ -243,3 +244,112 @@ def test_settings_that_exclude_each_other(driver: Driver, small: None) -> None:
         )
     with pytest.raises(BudgetError, match=r"budget is 64 KiB; shares on their way take 120 KiB"):
         WeightManager(device, groups, [0] * 4, budget=GRANULE, gather=others)
+
+
+# On cards
+
+
+class Nccl:
+    """Stands for the ranks of a group with nccl: what one call would do in stream order."""
+
+    def __init__(self, ranks: int, rank: int) -> None:
+        self.rank, self.size, self.calls = rank, ranks, []  # type: ignore[var-annotated]
+        self.streams: list[int] = []
+        self.others: dict[int, Any] = {}
+        self.fails: Exception | None = None
+
+    # What DeviceGather asks of a Team
+
+    def device_group(self) -> Nccl:
+        return self
+
+    def require_whole(self) -> None:
+        if self.fails is not None:
+            raise self.fails
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        yield
+
+    def fail(self, text: str) -> None:
+        self.fails = RuntimeError(text)
+
+    # ... of a group
+
+    def _allgather_base(self, out: Any, share: Any) -> Nccl:
+        assert len(out) == self.size * len(share)
+        self.calls.append((out.data_ptr(), share.data_ptr(), len(share), self.streams[-1]))
+        return self
+
+    def wait(self) -> None:
+        self.calls.append("wait")
+
+    # ... of torch.cuda
+
+    def ExternalStream(self, handle: int, device: Any) -> int:
+        assert device == "this card"
+        return handle
+
+    @contextmanager
+    def stream(self, handle: int) -> Iterator[None]:
+        self.streams.append(handle)
+        yield
+        self.streams.append(0)
+
+
+def test_on_cards_each_chunk_is_one_call_on_the_stream_that_waits_for_the_copy() -> None:
+    torch = pytest.importorskip("torch")
+    from types import SimpleNamespace
+
+    nccl = Nccl(4, 2)
+    place, staged = torch.zeros(9000, dtype=torch.uint8), torch.zeros(2048, dtype=torch.uint8)
+
+    def bytes_at(address: int, nbytes: int) -> Any:
+        whole = place if place.data_ptr() <= address < place.data_ptr() + 9000 else staged
+        begin = address - whole.data_ptr()
+        return whole[begin : begin + nbytes]
+
+    gather = DeviceGather(
+        SimpleNamespace(cuda=nccl),
+        nccl,  # type: ignore[arg-type]
+        SimpleNamespace(bytes_at=bytes_at, device="this card"),  # type: ignore[arg-type]
+    )
+    assert (gather.rank, gather.ranks) == (2, 4)
+    gather.prepare(2048)
+    gather.expand("0.attn", 512, 8192, staged.data_ptr(), 2048, place.data_ptr(), 77)
+    assert nccl.calls == [(place.data_ptr() + 512, staged.data_ptr(), 2048, 77), "wait"]
+    assert nccl.streams == [77, 0]
+    gather.give_up("0.attn", "cuMemcpyHtoDAsync returned 999")
+    with pytest.raises(RuntimeError, match=r"group 0.attn was not copied: cuMemcpyHtoDAsync"):
+        gather.expand("0.ffn", 0, 8192, staged.data_ptr(), 2048, place.data_ptr(), 77)
+    assert len(nccl.calls) == 2
+    gather.close()
+
+
+def test_other_threads_go_on_while_one_expands(driver: Driver, small: None) -> None:
+    """What asks the manager meanwhile waits without Python's lock, which the expansion needs."""
+    device, groups = driver.device(), layers(6)
+    with (
+        device.stream() as stream,
+        gathered(device, groups, budget=6 * GRANULE) as (model, others),
+    ):
+        manager, asked, ends = model.manager, 0, threading.Event()
+
+        def ask() -> None:
+            nonlocal asked
+            while not ends.is_set():
+                manager.stats()
+                manager.on_its_way(3, "attn")
+                manager.log_copies(False)
+                asked += 1
+
+        others.before = lambda: time.sleep(0.002)  # gives Python's lock away
+        thread = threading.Thread(target=ask)
+        thread.start()
+        try:
+            for _ in range(3):
+                model.run(stream)
+        finally:
+            ends.set()
+            thread.join(timeout=30)
+        assert not thread.is_alive() and asked > 0

@@ -107,3 +107,14 @@ def test_weights_that_are_written(ranks: Ranks) -> None:
     for result in results:
         assert "1.weight was written while all ranks use the same memory" in result["met"]
         assert result["kept"] and result["private"]
+
+
+def test_a_tensor_parallel_model_streams_its_parts(ranks: Ranks) -> None:
+    results = ranks.results("parallel", 2)
+    check_nothing_left(results)
+    for result in results:
+        assert result["same"] == [True] * 3 and result["close"] and result["restored"]
+        assert result["written"]
+        assert result["pass_bytes"] == result["streamed"] < 0.52 * result["whole"]
+        assert "different weights, and each streams its own" in result["report"]
+        assert "is a DTensor and streamed: call the model under torch.no_grad()" in result["met"]

@@ -99,8 +99,8 @@ class _Lane(NamedTuple):
 
 
 class HostGather:
-    """Through host memory, with a backend that has no tensors on cards: gloo. Right, and slow: each
-    share goes to the host and all of them come back, and the host waits for both."""
+    """Through host memory, where the group has no nccl. Right, and slow: each share goes to the
+    host and all of them come back, and the host waits for both."""
 
     _ORDER = struct.Struct("<QQQ64s")
 
@@ -179,11 +179,10 @@ class HostGather:
 
 
 class DeviceGather:
-    """With a backend that gathers tensors on cards, in stream order: nccl. The host waits for
-    nothing."""
+    """On the cards, in stream order, by nccl. The host waits for nothing."""
 
-    def __init__(self, torch: Any, device: Device, team: Team, memory: TorchMemory) -> None:
-        self._torch, self._device, self._team, self._memory = torch, device, team, memory
+    def __init__(self, torch: Any, team: Team, memory: TorchMemory) -> None:
+        self._torch, self._team, self._memory = torch, team, memory
         self.rank, self.ranks = team.rank, team.size
         self._group = team.device_group()
 
@@ -217,10 +216,10 @@ class DeviceGather:
 
 @contextmanager
 def gather_of(torch: Any, device: Device, team: Team, memory: TorchMemory) -> Iterator[Gather]:
-    """Collective. The way of the team's backend."""
+    """Collective. On the cards where the group can."""
     made: HostGather | DeviceGather = (
-        DeviceGather(torch, device, team, memory)
-        if team.backend == "nccl"
+        DeviceGather(torch, team, memory)
+        if team.on_cards and device.driver.sim is None
         else HostGather(torch, device, team)
     )
     try:

@@ -200,7 +200,7 @@ class Offload:
             facts = {"budget": self.budget, "ring": ring, "policy": policy, "keep_below": small}
             facts |= {"the card's granularity": self.device.granularity}
             if not agree(team, parsed, facts, loaded=source is None):
-                self._team = None
+                self._team, pool = None, pool_of_torch(self.device)
         self._ranks = None if team is None else ranks_text(team, self._team is not None)
         # The first parameter tells other libraries on which device a model is.
         routing = Routing(0, 0)

@@ -43,7 +43,7 @@ def leave_inference(torch: Any, model: Model) -> None:
     for weight in (*model.kept, *(weight for weights in model.weights for weight in weights)):
         if weight.tensor.is_inference():
             value = weight.tensor.clone()
-            if not weight.is_buffer:
+            if not weight.is_buffer and weight.whole is None:
                 value = torch.nn.Parameter(value, requires_grad=weight.tensor.requires_grad)
             torch.utils.swap_tensors(weight.tensor, value)
 

@@ -115,7 +115,8 @@ def ranks_text(team: Team, share: bool) -> str:
         return f"{here}; the ranks have different weights, and each streams its own"
     nodes = len({member.node for member in team.members})
     copies = f"{nodes} copies" if nodes > 1 else "one copy"
+    how = "by nccl" if team.on_cards else "through host memory"
     return (
-        f"{here}; each copies its share, and gathers the others by {team.backend}; {copies} of the "
-        "weights in host memory"
+        f"{here}; each copies its share, and gathers the others {how}; {copies} of the weights in "
+        "host memory"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from vramkit.driver.types import SupportsCudaStream
 from vramkit.weights.backward import StreamedGroup
-from vramkit.weights.model import Weight
+from vramkit.weights.model import Weight, part_of
 from vramkit.weights.store import PackedStore, Store, move, shaped
 from vramkit.weights.torch_memory import TorchMemory
 
@@ -106,7 +106,13 @@ class ShownGroup(ABC):
 
     def require_frozen(self) -> None:
         for weight in self._weights:
-            if weight.tensor.requires_grad:
+            if weight.whole is not None:
+                raise RuntimeError(
+                    f"{weight.names[0]} is a DTensor and streamed: call the model under "
+                    "torch.no_grad() or torch.inference_mode(); backward through streamed parts of "
+                    "a model is not there yet"
+                )
+            if weight.requires_grad:
                 raise RuntimeError(
                     f"{weight.names[0]} is streamed and requires a gradient: for inference, call "
                     "the model under torch.no_grad() or torch.inference_mode(); to train adapters, "
@@ -152,4 +158,4 @@ def _layout(tensor: Any) -> tuple[Any, ...]:
 
 
 def _attribute(module: Any, key: str) -> Any:
-    return module._parameters.get(key, module._buffers.get(key))
+    return part_of(module._parameters.get(key, module._buffers.get(key)))

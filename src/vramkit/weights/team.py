@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 from vramkit.driver.types import shown
 from vramkit.weights.store import memory_of
 
-BACKENDS = ("gloo", "nccl")
 GRACE = 2.0
 """Seconds in which a rank that fails has told why, after the others notice."""
 
@@ -63,14 +62,13 @@ class Team:
                 f"group is {shown(group)}; it may be None, or a ProcessGroup of torch.distributed, "
                 "such as torch.distributed.group.WORLD"
             )
-        if (backend := dist.get_backend(group)) not in BACKENDS:
-            raise ValueError(
-                f"group has the backend {backend!r}; weights are gathered with nccl or gloo"
-            )
-        self._torch, self.backend = torch, str(backend)
+        self._torch = torch
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        own = group._get_backend(torch.device("cuda" if backend == "nccl" else "cpu"))
-        self.timeout: timedelta = own.options._timeout
+        of_cards = _backend(torch, group, "cuda")
+        self.on_cards = of_cards is not None and of_cards.name() == "nccl"
+        """Whether the group gathers tensors on cards, in stream order."""
+        own = of_cards if self.on_cards else _backend(torch, group, "cpu")
+        self.timeout: timedelta = getattr(own, "options", _USUAL)._timeout
         store = group.get_group_store()
         # How often this rank made a team of the group: the same number on all of them.
         number = store.add(f"vramkit/rank {self.rank}", 1)
@@ -222,6 +220,19 @@ class Team:
             return f"rank {rank} of {self.size}"
         member = self.members[rank]
         return f"rank {rank} of {self.size} (process {member.pid} on {member.host})"
+
+
+class _USUAL:
+    """Of a backend that does not tell its options."""
+
+    _timeout = timedelta(minutes=30)
+
+
+def _backend(torch: Any, group: Any, kind: str) -> Any:
+    """What the group has for tensors of this kind of device; None: nothing."""
+    with suppress(RuntimeError):
+        return group._get_backend(torch.device(kind))
+    return None
 
 
 def _described(error: BaseException) -> str:

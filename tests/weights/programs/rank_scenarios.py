@@ -304,6 +304,66 @@ def split(rank: int, size: int, folder: str, how: str) -> Any:
     } | left_behind()
 
 
+def parallel(rank: int, size: int, folder: str) -> Any:
+    """A tensor-parallel model: its parameters are DTensors."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    torch.manual_seed(0)
+    pairs = [
+        torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 256))
+        for _ in range(6)
+    ]
+    model = torch.nn.Sequential(*pairs)
+    x = torch.randn(2, 256)
+    with torch.no_grad():
+        undivided = model(x)
+        mesh = init_device_mesh("cpu", (size,))
+        for pair in model:
+            parallelize_module(pair, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        alone = model(x)
+        before = weights_of_parts(model)
+        with offloaded(model) as o:
+            model(x)
+            start = o.stats().copied_bytes
+            found = [model(x) for _ in range(3)]
+            each = (o.stats().copied_bytes - start) / 3
+            report = str(o.report())
+            streamed = o.manager.layout.streamed_bytes
+            with torch.enable_grad():
+                met = message_of(lambda: model(x))
+            model[1][0].weight.mul_(2)
+            twice = model(x)
+        model[1][0].weight.mul_(0.5)
+    return {
+        "same": [torch.equal(alone, each) for each in found],
+        "close": torch.allclose(undivided, alone, atol=1e-5),
+        "written": not torch.equal(alone, twice),
+        "restored": equal(before, weights_of_parts(model)),
+        "pass_bytes": each,
+        "streamed": streamed,
+        "whole": sum(p.numel() * 4 for p in model.parameters()),
+        "met": met,
+        "report": report,
+    } | left_behind()
+
+
+def weights_of_parts(model: Any) -> dict[str, Any]:
+    return {name: tensor.to_local().clone() for name, tensor in model.named_parameters()}
+
+
+def message_of(call: Any) -> str:
+    try:
+        call()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
 def nodes(rank: int, size: int, folder: str, source: str) -> Any:
     """Two nodes, as far as vramkit can tell."""
     here = team.this_member()
@@ -359,7 +419,7 @@ def write(rank: int, size: int, folder: str) -> Any:
         model(x)
         resident = next(g for g in o._groups if g.resident)
         weight = resident._weights[0].tensor
-        weight.mul_(2)  # on each card
+        weight.mul_(2 + rank)  # on its card alone
         twice = weight.clone()
         dist.barrier()
         streamed = next(g for g in o._groups if not g.resident)._weights[0].tensor
