@@ -6,6 +6,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -13,7 +14,9 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "bindings/bind.h"
@@ -21,8 +24,10 @@
 #include "bindings/invoke.h"
 #include "bindings/native_resource.h"
 #include "bindings/owner.h"
+#include "bindings/python_expander.h"
 #include "bindings/wait.h"
 #include "pool/handle.h"
+#include "weights/decoder.h"
 #include "weights/giving_way.h"
 #include "weights/streamer.h"
 
@@ -38,39 +43,38 @@ using weights::Streamer;
 // Arguments are what vramkit.weights made of the user's: indices are in range.
 class StreamerEngine final : public NativeObject {
   public:
-    // As vramkit.weights.packing.PackedChunk: first weight, weights, exceptions, packed, offset,
-    // bytes stored.
-    using StoredChunk = std::tuple<uint64_t, uint64_t, uint64_t, bool, uint64_t, uint64_t>;
+    // As vramkit.weights.card_memory.Chunk: first byte, bytes, offset, bytes stored, staged,
+    // exceptions.
+    using StoredChunk = std::tuple<uint64_t, uint64_t, uint64_t, uint64_t, bool, uint64_t>;
     using Source = std::tuple<std::string, uint64_t, uint64_t, uint64_t, std::vector<StoredChunk>>;
-    // The kernels vk_unpack_bf16 and vk_patch_bf16, the address of the staging, bytes of a slot.
-    using Decoding = std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>;
+    // The kernels vk_unpack_bf16 and vk_patch_bf16.
+    using Decoding = std::pair<uint64_t, uint64_t>;
 
     StreamerEngine(std::shared_ptr<Device> given, uint64_t ring_address, uint64_t ring_bytes,
                    const std::vector<Source>& sources, uint64_t chunk_bytes,
-                   const Decoding& decoding)
+                   std::pair<uint64_t, uint64_t> staging,
+                   const std::variant<Decoding, nb::object>& expand)
         : NativeObject(std::move(given), "WeightManager") {
         std::vector<weights::GroupSource> groups;
         for (const auto& [name, address, source, bytes, stored] : sources) {
             std::vector<weights::Chunk> chunks;
-            for (const auto& [first, count, exceptions, packed, offset, nbytes] : stored) {
-                chunks.push_back({2 * first, 2 * count, offset, nbytes, packed, exceptions});
+            for (const auto& [first, length, offset, nbytes, staged, exceptions] : stored) {
+                chunks.push_back({first, length, offset, nbytes, staged, exceptions});
             }
             groups.push_back({name, address, reinterpret_cast<const std::byte*>(source), bytes,
                               std::move(chunks)});
         }
-        const auto [unpack, patch, staging, slot_bytes] = decoding;
-        const weights::Unpacking unpacking{reinterpret_cast<CUfunction>(unpack),
-                                           reinterpret_cast<CUfunction>(patch), staging,
-                                           slot_bytes};
+        const auto [address, slot_bytes] = staging;
         CUcontext context = nullptr;
         check(device()->session().driver(), device()->context(&context),
               "cuDevicePrimaryCtxRetain");
+        const weights::Staging slots{address, slot_bytes, expander(expand)};
         Failure why;
         {
             const GilReleased released;
             engine_ = Streamer::open(device()->session().shared_driver(), context,
                                      {ring_address, ring_bytes}, std::move(groups), chunk_bytes,
-                                     unpacking, why);
+                                     slots, why);
         }
         if (engine_ == nullptr) fail(why);
     }
@@ -91,11 +95,15 @@ class StreamerEngine final : public NativeObject {
         engine_.reset();
     }
 
-    uint32_t add(Schedule schedule) { return engine().add(std::move(schedule)); }
-    void replace(uint32_t number, Schedule schedule) {
-        engine().replace(number, std::move(schedule));
+    uint32_t add(Schedule schedule) {
+        return locked([&](Streamer& streamer) { return streamer.add(std::move(schedule)); });
     }
-    void follow(uint32_t number) { engine().follow(number); }
+    void replace(uint32_t number, Schedule schedule) {
+        locked([&](Streamer& streamer) { streamer.replace(number, std::move(schedule)); });
+    }
+    void follow(uint32_t number) {
+        locked([&](Streamer& streamer) { streamer.follow(number); });
+    }
 
     // None, as in what follows: its memory was taken away.
     std::optional<bool> enter(GroupIndex group, nb::handle on) {
@@ -132,8 +140,12 @@ class StreamerEngine final : public NativeObject {
                                           "cuEventSynchronize", card.call().cuEventQuery, event));
         return true;
     }
-    bool on_its_way(GroupIndex group) const { return engine().on_its_way(group); }
-    void pin(GroupIndex group, bool pinned) { engine().pin(group, pinned); }
+    bool on_its_way(GroupIndex group) const {
+        return locked([&](Streamer& streamer) { return streamer.on_its_way(group); });
+    }
+    void pin(GroupIndex group, bool pinned) {
+        locked([&](Streamer& streamer) { streamer.pin(group, pinned); });
+    }
     void evict(GroupIndex group) {
         attempt("evict",
                 [&](Streamer& streamer, Failure& why) { return streamer.evict(group, why); });
@@ -144,7 +156,8 @@ class StreamerEngine final : public NativeObject {
                 [](Streamer& streamer, Failure& why) { return streamer.synchronize(why); });
     }
     nb::dict counters() const {
-        const weights::Counters now = engine().counters();
+        const weights::Counters now =
+            locked([](Streamer& streamer) { return streamer.counters(); });
         nb::dict result;
         result["copies"] = now.copies;
         result["copied_bytes"] = now.copied_bytes;
@@ -156,7 +169,8 @@ class StreamerEngine final : public NativeObject {
     }
     std::vector<std::pair<GroupIndex, bool>> log_copies(bool on) {
         std::vector<std::pair<GroupIndex, bool>> result;
-        for (const weights::Copied& each : engine().log_copies(on)) {
+        for (const weights::Copied& each :
+             locked([&](Streamer& streamer) { return streamer.log_copies(on); })) {
             result.emplace_back(each.group, each.urgent);
         }
         return result;
@@ -226,6 +240,22 @@ class StreamerEngine final : public NativeObject {
         }
         return ref;
     }
+    std::shared_ptr<weights::Expander> expander(const std::variant<Decoding, nb::object>& expand) {
+        if (const auto* object = std::get_if<nb::object>(&expand)) {
+            return python_ = std::make_shared<PythonExpander>(*object);
+        }
+        const auto [unpack, patch] = std::get<Decoding>(expand);
+        return std::make_shared<weights::Decoder>(device()->session().shared_driver(),
+                                                  reinterpret_cast<CUfunction>(unpack),
+                                                  reinterpret_cast<CUfunction>(patch));
+    }
+    // Without the GIL: whoever has the streamer's lock may be waiting for it, to expand a chunk.
+    template <typename Work>
+    std::invoke_result_t<const Work&, Streamer&> locked(const Work& work) const {
+        Streamer& streamer = engine();
+        const GilReleased released;
+        return work(streamer);
+    }
     template <typename Work>
     void attempt(const char* method, const Work& work) {
         Streamer& streamer = engine();
@@ -235,6 +265,7 @@ class StreamerEngine final : public NativeObject {
             const GilReleased released;
             done = work(streamer, why);
         }
+        if (python_ != nullptr) python_->rethrow();
         if (!done) fail(why, method);
     }
     // False: nothing was done, since the memory of the group was taken away.
@@ -258,6 +289,7 @@ class StreamerEngine final : public NativeObject {
         return !refused;
     }
 
+    std::shared_ptr<PythonExpander> python_;  // null: packed chunks are decoded
     std::unique_ptr<Streamer> engine_;
     std::unique_ptr<weights::GivingWay> giving_way_;  // before the engine's end
 };
@@ -276,10 +308,13 @@ void bind_weights(nb::module_& module) {
     engine
         .def(nb::init<std::shared_ptr<Device>, uint64_t, uint64_t,
                       const std::vector<StreamerEngine::Source>&, uint64_t,
-                      const StreamerEngine::Decoding&>(),
+                      std::pair<uint64_t, uint64_t>,
+                      const std::variant<StreamerEngine::Decoding, nb::object>&>(),
              nb::arg("device"), nb::arg("ring_address"), nb::arg("ring_bytes"), nb::arg("groups"),
-             nb::arg("chunk_bytes"), nb::arg("decoding"),
-             "Groups are (name, device address, host address, bytes, packed chunks).")
+             nb::arg("chunk_bytes"), nb::arg("staging"), nb::arg("expand"),
+             "Groups are (name, device address, host address, bytes, staged chunks); the staging "
+             "is (address, bytes of a slot); what expands is the two kernels, or an object with "
+             "expand() and give_up().")
         .def(
             "add_schedule",
             [](StreamerEngine& self, std::vector<GroupIndex> order, std::vector<GroupIndex> start,
@@ -327,7 +362,7 @@ void bind_weights(nb::module_& module) {
              "The last two copies of each group: group, and begin and end in seconds.")
         .def_prop_ro("stream_ids", &StreamerEngine::stream_ids);
     refuse_copies(engine);
-    module.attr("STAGING_SLOTS") = 2 * weights::Unpacking::kSlots;
+    module.attr("STAGING_SLOTS") = 2 * weights::Staging::kSlots;
 }
 
 }  // namespace vramkit

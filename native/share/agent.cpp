@@ -117,6 +117,7 @@ void Agent::let_go() {
             known->to_give = known->card->credits().take_up_to(wire::kMostBytes) +
                              known->card->memory().card_bytes() + known->unswappable_held;
             known->unswappable_held = 0;
+            tell_need(*known, 0);
             known->card = nullptr;
             changed_.notify_all();
         }
@@ -300,8 +301,7 @@ void Agent::announce() {
         // From here on the program takes nothing that the daemon has not given.
         const std::uint64_t held = program_.limit_credits(*known->card);
         known->unswappable_held = 0;
-        known->promised.store(0);
-        known->required = 0;
+        known->need = 0;
         known->said = {};
         wire::device_message device{};
         memcpy(device.uuid, known->uuid.bytes, sizeof device.uuid);

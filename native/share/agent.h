@@ -72,10 +72,9 @@ class Agent {
         std::uint64_t limit = 0;
         CUuuid uuid{};
         bool announced = false;
-        std::optional<std::uint32_t> number;     // the daemon's
-        std::uint64_t unswappable_held = 0;      // credits held for what cannot be swapped
-        std::atomic<std::uint64_t> promised{0};  // to come from sources
-        std::uint64_t required = 0;              // on the card, as last said
+        std::optional<std::uint32_t> number;  // the daemon's
+        std::uint64_t unswappable_held = 0;   // credits held for what cannot be swapped
+        std::uint64_t need = 0;               // as last said
         wire::usage_message said{};
     };
     struct Source {
@@ -109,6 +108,7 @@ class Agent {
     void open_gate();
     void get_credits(Known& known, std::uint64_t bytes);
     void pull_credits();
+    void settle_needs();
     void every_so_often();
     void look_whether_idle(Clock::time_point now);
     void hold_unswappable(Known& known);
@@ -119,8 +119,18 @@ class Agent {
     // With facts_: threads of the program say them too.
     void say_usage(Known& known);
     void say_all_usage();
-    // What credits do not suffice for: new memory is needed as soon as the program runs on.
+    struct Balance {
+        std::uint64_t needed = 0;  // on the card, while the program runs
+        std::uint64_t held = 0;    // of it, and of credits
+    };
+    static Balance balance_of(Known& known);
+    // Where credits do not suffice: all that the program must hold to run on. That is no difference
+    // from what it holds, so that nothing that crosses it on its way makes it wrong.
     void say_need(Known& known);
+    // What was said is kept true: the daemon goes by it until it hears something else. By the
+    // agent's thread.
+    void settle_need(Known& known);
+    void tell_need(Known& known, std::uint64_t bytes);
     void say_want();
     void fail(const char* what, const Failure& why);
 

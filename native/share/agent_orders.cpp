@@ -52,9 +52,6 @@ bool Agent::hear(const wire::Frame& frame) {
         CreditPage page(connection_.next_descriptor(), false);
         if (page) givers_.insert_or_assign(source->giver, std::move(page));
         sources_[source->source] = {source->card, source->giver, source->from, source->until};
-        if (Known* const known = known_of(source->card)) {
-            known->promised.fetch_add(source->until - source->from);
-        }
     } else if (const auto ended = frame.as<wire::source_ended_message>()) {
         end_source(*ended);
     } else if (const auto stop = frame.as<wire::stop_message>()) {
@@ -140,6 +137,7 @@ bool Agent::evict(const wire::evict_message& order) {
     // Whole chunks leave: what is more than was asked for is the daemon's too.
     const std::lock_guard guard(facts_);
     say_usage(*known);
+    say_need(*known);
     connection_.send(wire::moved_message{order.card, order.turn, unused + credits.sum});
     return true;
 }
@@ -151,7 +149,6 @@ void Agent::end_source(const wire::source_ended_message& ended) {
     sources_.erase(found);
     Known* const known = known_of(source.card);
     if (known == nullptr) return;
-    known->promised.fetch_sub(source.until - source.at);
     if (ended.upto > source.at) get_credits(*known, ended.upto - source.at);
 }
 

@@ -45,24 +45,36 @@ void Agent::say_all_usage() {
     for (const auto& known : cards_) say_usage(*known);
 }
 
-void Agent::say_need(Known& known) {
-    if (!known.number || known.card == nullptr || !connected_.load()) return;
+Agent::Balance Agent::balance_of(Known& known) {
     const swap::Usage usage = known.card->memory().usage();
-    const std::uint64_t unswappable = known.card->unswappable();
-    const std::uint64_t required =
-        usage.resident + usage.arriving + usage.swapped + usage.unbacked + unswappable;
-    const std::uint64_t has = usage.resident + usage.arriving + known.unswappable_held +
-                              known.card->credits().spare() + known.promised.load();
-    if (required <= has || required == known.required) return;
-    known.required = required;
+    const std::uint64_t on_card = usage.resident + usage.arriving + usage.unreleased;
+    return {on_card + usage.swapped + usage.unbacked + known.card->unswappable(),
+            on_card + known.unswappable_held + known.card->credits().spare()};
+}
+
+void Agent::say_need(Known& known) {
+    if (known.card == nullptr) return;
+    const Balance now = balance_of(known);
+    if (now.needed > now.held) tell_need(known, now.needed);
+}
+
+void Agent::settle_need(Known& known) {
+    if (known.card == nullptr || known.need == 0) return;
+    const Balance now = balance_of(known);
+    const bool has_all = phase_ == Phase::running && now.needed <= now.held;
+    tell_need(known, has_all ? 0 : now.needed);
+}
+
+void Agent::tell_need(Known& known, std::uint64_t bytes) {
+    if (!known.number || bytes == known.need || !connected_.load()) return;
+    known.need = bytes;
     say_usage(known);
-    connection_.send(wire::need_message{*known.number, required - has});
+    connection_.send(wire::need_message{*known.number, bytes});
 }
 
 void Agent::say_want() {
     for (const auto& known : cards_) {
         say_usage(*known);
-        known->required = 0;
         say_need(*known);
     }
     connection_.send(wire::want_message{turn_});

@@ -23,6 +23,7 @@ void Agent::act() {
     if (phase_ == Phase::stopping) go_on_stopping();
     if (phase_ == Phase::starting || filling_) go_on_bringing();
     if (phase_ == Phase::running && !sources_.empty()) pull_credits();
+    settle_needs();
     if (Clock::now() >= next_tick_) every_so_often();
 }
 
@@ -97,7 +98,6 @@ void Agent::open_gate() {
     idle_is_checked_ = is_idle_ = false;
     const std::lock_guard guard(facts_);
     if (!connected_.load()) return;
-    for (const auto& known : cards_) known->required = 0;
     say_all_usage();
     connection_.send(wire::running_message{turn_});
 }
@@ -120,13 +120,17 @@ void Agent::pull_credits() {
         if (giver != givers_.end() && known != nullptr) {
             const std::uint64_t given = std::min(giver->second.given(from.card), from.until);
             if (given > from.at) {
-                known->promised.fetch_sub(given - from.at);
                 get_credits(*known, given - from.at);
                 from.at = given;
             }
         }
         source = from.at == from.until ? sources_.erase(source) : std::next(source);
     }
+}
+
+void Agent::settle_needs() {
+    const std::lock_guard guard(facts_);
+    for (const auto& known : cards_) settle_need(*known);
 }
 
 void Agent::every_so_often() {
@@ -138,9 +142,6 @@ void Agent::every_so_often() {
             if (!known->number || known->card == nullptr) continue;
             hold_unswappable(*known);
             const bool running = phase_ == Phase::running;
-            // Said again while it lasts: what was promised may have come to nothing since.
-            known->required = 0;
-            if (phase_ == Phase::starting) say_need(*known);
             if (running && known->card->memory().bytes_to_come() == 0) {
                 // What is freed and not used again is for others.
                 const std::uint64_t spare = known->card->credits().spare();

@@ -75,7 +75,10 @@ bool CardMemory::unback(Chunk& chunk, Failure& why) {
         if (chunk.handle == 0) used_ -= chunk.bytes;
     }
     if (const CUmemGenericAllocationHandle handle = std::exchange(chunk.handle, 0); handle != 0) {
-        if (!release(handle, chunk.bytes)) unreleased_.emplace_back(handle, chunk.bytes);
+        if (!release(handle, chunk.bytes)) {
+            unreleased_.emplace_back(handle, chunk.bytes);
+            unreleased_bytes_.fetch_add(chunk.bytes, std::memory_order_relaxed);
+        }
     }
     return true;
 }
@@ -90,6 +93,7 @@ std::uint64_t CardMemory::release_again() {
     const std::uint64_t before = used_;
     std::erase_if(unreleased_,
                   [this](const auto& each) { return release(each.first, each.second); });
+    unreleased_bytes_.fetch_sub(before - used_, std::memory_order_relaxed);
     return before - used_;
 }
 

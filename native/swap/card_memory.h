@@ -4,6 +4,7 @@
 // next call continues there.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -40,6 +41,8 @@ class CardMemory {
 
     // Bytes of the card, those of refused releases included.
     std::uint64_t used() const { return used_; }
+    // Those of refused releases alone; from any thread.
+    std::uint64_t unreleased() const { return unreleased_bytes_.load(std::memory_order_relaxed); }
 
   private:
     bool release(CUmemGenericAllocationHandle handle, std::uint64_t bytes);
@@ -48,6 +51,7 @@ class CardMemory {
     const int device_;
     std::uint64_t used_ = 0;
     std::vector<std::pair<CUmemGenericAllocationHandle, std::uint64_t>> unreleased_;
+    std::atomic<std::uint64_t> unreleased_bytes_{0};
 };
 
 }  // namespace vramkit::swap

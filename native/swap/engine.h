@@ -58,7 +58,8 @@ struct Settings {
 // Bytes of chunks, by where they are.
 struct Usage {
     std::uint64_t unbacked = 0, resident = 0, arriving = 0, swapped = 0;
-    std::uint64_t pinned = 0;  // of the resident ones: these never leave
+    std::uint64_t pinned = 0;      // of the resident ones: these never leave
+    std::uint64_t unreleased = 0;  // of the card, which the driver refused to take back; no chunk's
 };
 
 struct Counters {

@@ -6,33 +6,31 @@
 
 #include "base/rules.h"
 #include "base/scopes.h"
-#include "weights/packing.h"
 
 namespace vramkit::weights {
 
 Streamer::Streamer(std::shared_ptr<Driver> driver, CUcontext context, std::uint64_t chunk_bytes,
-                   const Unpacking& unpacking)
+                   Staging staging)
     : driver_(std::move(driver)),
       call_(driver_->call()),
       context_(context),
       chunk_bytes_(chunk_bytes),
-      unpacking_(unpacking) {}
+      staging_(std::move(staging)) {}
 
 std::unique_ptr<Streamer> Streamer::open(std::shared_ptr<Driver> driver, CUcontext context,
                                          const Ring& ring, std::vector<GroupSource> groups,
-                                         std::uint64_t chunk_bytes, const Unpacking& unpacking,
-                                         Failure& why) {
+                                         std::uint64_t chunk_bytes, Staging staging, Failure& why) {
     std::unique_ptr<Streamer> made(
-        new Streamer(std::move(driver), context, chunk_bytes, unpacking));
+        new Streamer(std::move(driver), context, chunk_bytes, std::move(staging)));
     if (!made->make(ring, std::move(groups), why)) return nullptr;
     return made;
 }
 
 bool Streamer::make(const Ring& ring, std::vector<GroupSource> groups, Failure& why) {
     const SlowPathScope scope(call_, context_);
-    const bool packed =
+    const bool staged =
         std::ranges::any_of(groups, [](const GroupSource& group) { return !group.chunks.empty(); });
-    if (!make_streams(packed, why) || (packed && !make_slots(why))) return false;
+    if (!make_streams(staged, why) || (staged && !make_slots(why))) return false;
     ring_ = ring;
     groups_.reserve(groups.size());
     for (GroupSource& source : groups) {
@@ -48,8 +46,8 @@ bool Streamer::make(const Ring& ring, std::vector<GroupSource> groups, Failure& 
     return true;
 }
 
-bool Streamer::make_streams(bool packed, Failure& why) {
-    for (std::size_t each = 0; each < (packed ? kWriters : 2); ++each) {
+bool Streamer::make_streams(bool staged, Failure& why) {
+    for (std::size_t each = 0; each < (staged ? kWriters : 2); ++each) {
         if (failed(call_.cuStreamCreateWithPriority(&streams_[each], CU_STREAM_NON_BLOCKING, 0),
                    "cuStreamCreateWithPriority", why)) {
             return false;
@@ -64,10 +62,10 @@ bool Streamer::make_streams(bool packed, Failure& why) {
 }
 
 bool Streamer::make_slots(Failure& why) {
-    CUdeviceptr address = unpacking_.staging;
+    CUdeviceptr address = staging_.address;
     for (auto& slots : slots_) {
         for (Slot& slot : slots) {
-            slot.address = std::exchange(address, address + unpacking_.slot_bytes);
+            slot.address = std::exchange(address, address + staging_.slot_bytes);
             for (CUevent* event : {&slot.full, &slot.free}) {
                 if (failed(call_.cuEventCreate(event, CU_EVENT_DISABLE_TIMING), "cuEventCreate",
                            why)) {
@@ -356,9 +354,16 @@ bool Streamer::come_behind_up_to(const Group& group, std::uint64_t end, std::siz
 }
 
 bool Streamer::copy(GroupIndex index, CopyStream stream, Failure& why) {
+    if (copy_in_order(index, stream, why)) return true;
+    const Group& group = groups_[index];
+    if (!group.chunks.empty()) staging_.expander->give_up(group.name, why);
+    return false;
+}
+
+bool Streamer::copy_in_order(GroupIndex index, CopyStream stream, Failure& why) {
     Group& group = groups_[index];
-    const bool packed = !group.chunks.empty();
-    const Writer writer = packed ? decoder_of(stream) : static_cast<Writer>(stream);
+    const bool staged = !group.chunks.empty();
+    const Writer writer = staged ? expander_of(stream) : static_cast<Writer>(stream);
     // Behind its own uses first: they are forgotten with the copy.
     if (!come_behind(group, writer, why)) return false;
     for (const Overlap& each : group.overlaps) groups_[each.group].valid = false;
@@ -366,7 +371,7 @@ bool Streamer::copy(GroupIndex index, CopyStream stream, Failure& why) {
     group.written_by = writer;
     group.in_order = {};
     group.in_order[writer] = true;
-    const bool copied = packed ? copy_packed(group, stream, why) : copy_plain(group, stream, why);
+    const bool copied = staged ? copy_staged(group, stream, why) : copy_plain(group, stream, why);
     // Also behind a copy that failed: what was issued of it must be over before the next one.
     Failure second;
     if (!records(group.ready, writer, copied ? why : second)) {
@@ -397,57 +402,49 @@ bool Streamer::copy_plain(Group& group, CopyStream stream, Failure& why) {
     return true;
 }
 
-// The copy of a chunk waits for its slot, and the decoding for the place. A chunk that is not
-// packed goes straight to its place, in the stream that decodes: a group has one writer.
-bool Streamer::copy_packed(Group& group, CopyStream stream, Failure& why) {
-    const Writer decoder = decoder_of(stream);
+// The copy of a chunk waits for its slot, and the expansion for the place. A chunk that is not
+// staged goes straight to its place, in the stream that expands: a group has one writer.
+bool Streamer::copy_staged(Group& group, CopyStream stream, Failure& why) {
+    const Writer expander = expander_of(stream);
     std::size_t overlap = 0;
     begins(group, stream);
     for (const Chunk& chunk : group.chunks) {
-        if (!come_behind_up_to(group, chunk.first_byte + chunk.bytes, overlap, decoder, why)) {
+        if (!come_behind_up_to(group, chunk.first_byte + chunk.bytes, overlap, expander, why)) {
             return false;
         }
-        const bool done = chunk.packed
-                              ? unpack(group, chunk, stream, why)
+        const bool done = chunk.staged
+                              ? expand(group, chunk, stream, why)
                               : copies(group.address + chunk.first_byte,
-                                       group.source + chunk.offset, chunk.bytes, decoder, why);
+                                       group.source + chunk.offset, chunk.bytes, expander, why);
         if (!done) return false;
         counters_.copied_bytes += chunk.stored;
     }
     return true;
 }
 
-bool Streamer::unpack(const Group& group, const Chunk& chunk, CopyStream stream, Failure& why) {
-    const Writer decoder = decoder_of(stream);
+bool Streamer::expand(const Group& group, const Chunk& chunk, CopyStream stream, Failure& why) {
+    const Writer expander = expander_of(stream);
     std::size_t& next = next_slot_[stream];
     Slot& slot = slots_[stream][next];
-    next = (next + 1) % Unpacking::kSlots;
-    if (slot.used && !is_broken(Rule::copy_waits_for_decoding) && !waits(stream, slot.free, why)) {
+    next = (next + 1) % Staging::kSlots;
+    if (slot.used && !is_broken(Rule::copy_waits_for_expansion) && !waits(stream, slot.free, why)) {
         return false;
     }
     if (!copies(slot.address, group.source + chunk.offset, chunk.stored, stream, why) ||
         !records(slot.full, stream, why) ||
-        (!is_broken(Rule::decoding_waits_for_copy) && !waits(decoder, slot.full, why))) {
+        (!is_broken(Rule::expansion_waits_for_copy) && !waits(expander, slot.full, why))) {
         return false;
     }
-    std::uint64_t to = group.address + chunk.first_byte, from = slot.address;
-    std::uint64_t count = chunk.bytes / 2, exceptions = chunk.exceptions;
-    std::array<void*, 4> arguments{&to, &from, &count, &exceptions};
-    const auto launch = [&](CUfunction kernel, unsigned blocks) {
-        return !failed(call_.cuLaunchKernel(kernel, blocks, 1, 1, kUnpackThreads, 1, 1, 0,
-                                            streams_[decoder], arguments.data(), nullptr),
-                       "cuLaunchKernel", why);
-    };
-    const bool launched = launch(unpacking_.unpack, unpack_blocks(count)) &&
-                          (exceptions == 0 || launch(unpacking_.patch, patch_blocks(exceptions)));
-    // Also if the second one failed: the first one reads the slot.
+    const bool expanded = staging_.expander->expand(group.name, chunk, slot.address, group.address,
+                                                    streams_[expander], why);
+    // Also if it failed: what was issued of it reads the slot.
     slot.used = true;
     Failure second;
-    if (!records(slot.free, decoder, launched ? why : second)) {
-        call_.cuStreamSynchronize(streams_[decoder]);
+    if (!records(slot.free, expander, expanded ? why : second)) {
+        call_.cuStreamSynchronize(streams_[expander]);
         return false;
     }
-    return launched;
+    return expanded;
 }
 
 const Streamer::Group* Streamer::in_the_way(const Group& group) const {

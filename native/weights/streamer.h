@@ -5,8 +5,8 @@
 // 2. A stream that enters a group waits for its copy on the GPU. Each chunk of a copy waits on the
 //    GPU for the work that used what it overwrites. The host waits for nothing.
 // 3. Two streams copy: one follows the schedule, the other serves what is needed at once, and gets
-//    its turn between two chunks of the first. Packed groups are copied to a staging slot chunk by
-//    chunk, and decoded from there to their place by a second stream of each.
+//    its turn between two chunks of the first. Staged groups are copied to a staging slot chunk by
+//    chunk, and expanded from there to their place (expander.h) by a second stream of each.
 // 4. A group between enter() and leave(), or pinned, is not overwritten. A prefetch that would do
 //    so is left out; what is then missing at enter() is copied there.
 // 5. A prefetch that fails is tried again when its group is entered, and that reports the failure.
@@ -28,6 +28,7 @@
 #include "base/failure.h"
 #include "base/stream_ref.h"
 #include "driver/driver.h"
+#include "weights/expander.h"
 #include "weights/schedule.h"
 
 namespace vramkit::weights {
@@ -39,28 +40,21 @@ struct Ring {
     std::uint64_t bytes = 0;  // of memory; twice as many addresses
 };
 
-// Weights that are copied at once. Packed ones (packing.h) are decoded behind their copy.
-struct Chunk {
-    std::uint64_t first_byte = 0, bytes = 0;  // in the group's place
-    std::uint64_t offset = 0, stored = 0;     // in host memory
-    bool packed = false;
-    std::uint64_t exceptions = 0;
-};
-
 struct GroupSource {
     std::string name;  // for messages
     CUdeviceptr address = 0;
     const std::byte* source = nullptr;  // pinned
     std::uint64_t bytes = 0;
-    std::vector<Chunk> chunks;  // of a packed group, in order; none: it is copied as it is
+    std::vector<Chunk> chunks;  // of a staged group, in order; none: it is copied as it is
 };
 
-// What decodes packed groups: the kernels, and memory for kSlots packed chunks of each copy stream.
-struct Unpacking {
+// What brings staged groups to their place: memory for kSlots chunks of each copy stream, and what
+// expands them.
+struct Staging {
     static constexpr std::size_t kSlots = 2;
-    CUfunction unpack = nullptr, patch = nullptr;
-    CUdeviceptr staging = 0;
+    CUdeviceptr address = 0;
     std::uint64_t slot_bytes = 0;
+    std::shared_ptr<Expander> expander;  // null if no group is staged
 };
 
 struct Counters {
@@ -88,8 +82,7 @@ class Streamer {
     // The context is the device's primary one. Null and the reason on failure.
     static std::unique_ptr<Streamer> open(std::shared_ptr<Driver> driver, CUcontext context,
                                           const Ring& ring, std::vector<GroupSource> groups,
-                                          std::uint64_t chunk_bytes, const Unpacking& unpacking,
-                                          Failure& why);
+                                          std::uint64_t chunk_bytes, Staging staging, Failure& why);
     // Waits for the copies, since they read host memory of the caller.
     ~Streamer();
     Streamer(const Streamer&) = delete;
@@ -151,10 +144,10 @@ class Streamer {
 
   private:
     enum CopyStream : std::uint8_t { scheduled, urgent };
-    // A stream that writes places of groups: one that copies, or the one that decodes behind it.
+    // A stream that writes places of groups: one that copies, or the one that expands behind it.
     using Writer = std::uint8_t;
     static constexpr std::size_t kWriters = 4;
-    static Writer decoder_of(CopyStream stream) { return static_cast<Writer>(stream + 2); }
+    static Writer expander_of(CopyStream stream) { return static_cast<Writer>(stream + 2); }
     using InOrder = std::array<bool, kWriters>;
 
     // Work that used a group: an event behind it, on one stream.
@@ -189,7 +182,7 @@ class Streamer {
         std::uint64_t listed = 0;  // the last list that named it
     };
 
-    // Where a packed chunk is between its copy and its decoding.
+    // Where a chunk is between its copy and its expansion.
     struct Slot {
         CUdeviceptr address = 0;
         CUevent full = nullptr, free = nullptr;
@@ -197,9 +190,9 @@ class Streamer {
     };
 
     Streamer(std::shared_ptr<Driver> driver, CUcontext context, std::uint64_t chunk_bytes,
-             const Unpacking& unpacking);
+             Staging staging);
     bool make(const Ring& ring, std::vector<GroupSource> groups, Failure& why);
-    bool make_streams(bool packed, Failure& why);
+    bool make_streams(bool staged, Failure& why);
     bool make_slots(Failure& why);
     bool fits(const GroupSource& group, Failure& why) const;
     void find_overlaps();
@@ -211,9 +204,10 @@ class Streamer {
     bool come_behind_up_to(const Group& group, std::uint64_t end, std::size_t& overlap,
                            Writer writer, Failure& why);
     bool copy(GroupIndex index, CopyStream stream, Failure& why);
+    bool copy_in_order(GroupIndex index, CopyStream stream, Failure& why);
     bool copy_plain(Group& group, CopyStream stream, Failure& why);
-    bool copy_packed(Group& group, CopyStream stream, Failure& why);
-    bool unpack(const Group& group, const Chunk& chunk, CopyStream stream, Failure& why);
+    bool copy_staged(Group& group, CopyStream stream, Failure& why);
+    bool expand(const Group& group, const Chunk& chunk, CopyStream stream, Failure& why);
     bool waits(Writer stream, CUevent event, Failure& why);
     bool records(CUevent event, Writer stream, Failure& why);
     // Around the copies of a group, if they are timed. A failure loses the times only.
@@ -232,10 +226,10 @@ class Streamer {
     const DriverTable& call_;
     const CUcontext context_;
     const std::uint64_t chunk_bytes_;
-    const Unpacking unpacking_;
+    const Staging staging_;
     mutable std::mutex lock_;
-    std::array<CUstream, kWriters> streams_{};  // those that decode: null without packed groups
-    std::array<std::array<Slot, Unpacking::kSlots>, 2> slots_{};  // by copy stream
+    std::array<CUstream, kWriters> streams_{};  // those that expand: null without staged groups
+    std::array<std::array<Slot, Staging::kSlots>, 2> slots_{};  // by copy stream
     std::array<std::size_t, 2> next_slot_{};
     std::array<std::uint64_t, 2> stream_ids_{};
     Ring ring_;

@@ -203,7 +203,7 @@ def test_what_pytorch_recorded_becomes_a_trace(tmp_path: Path) -> None:
         event("free_requested", 1124, 3000, stream=94_000),
         event("snapshot", 0),
     ]
-    left = {"address": 100, "requested_size": 500, "state": "active_allocated"}
+    left = {"address": 100, "size": 512, "requested_size": 500, "state": "active_allocated"}
     segment = {"device": 1, "stream": 0, "total_size": 2 << 20, "blocks": [left]}
     snapshot = {"device_traces": [[], events], "segments": [segment]}
     trace = trace_of("work", snapshot, 1)

@@ -43,7 +43,12 @@ def test_a_smaller_card_is_told_how_far_it_is_too_small(capsys):
 
 
 def segment(size: int, live: int) -> dict[str, Any]:
-    block = {"address": 1 << 40, "requested_size": live, "state": "active_allocated"}
+    block = {
+        "address": 1 << 40,
+        "size": live,
+        "requested_size": live,
+        "state": "active_allocated",
+    }
     return {"device": 0, "stream": 0, "total_size": size, "blocks": [block]}
 
 

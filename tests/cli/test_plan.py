@@ -201,13 +201,53 @@ def test_ctrl_c_keeps_the_plans_that_are_made(
     assert done.stderr.startswith("vramkit plan: interrupted; ")
 
 
-def test_ray_that_is_missing_or_does_not_answer_is_one_line(
+def test_ray_that_is_missing_is_one_line(
     vramkit_here: VramkitHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = ("plan", *BY_HAND, *GRID[:4], "--on", "ray:127.0.0.1:1")
-    done = vramkit_here(*given)
-    assert done.status == 1 and "no Ray cluster answers (127.0.0.1:1: Conn" in done.stderr
     monkeypatch.setitem(sys.modules, "ray", None)
-    done = vramkit_here(*given)
+    done = vramkit_here("plan", *BY_HAND, *GRID[:4], "--on", "ray:127.0.0.1:1")
     assert done.status == 1 and done.stdout == ""
     assert "install vramkit[ray]" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_several_cards_that_gather(vramkit_here: VramkitHere) -> None:
+    given = ("plan", *BY_HAND, "--budget", "2GB", "--gather-rate", "50")
+    one = vramkit_here(*given, "--ranks", "4")
+    said = " ".join(one.stdout.split())
+    assert one.status == 0 and "4 cards, each with a link; 2." in said
+    assert "a pass from the others at 50.0 GB/s: " in said
+    several = vramkit_here(*given, "--ranks", "1,4")
+    assert several.status == 0
+    lines = [" ".join(line.split()) for line in several.stdout.splitlines()]
+    assert "ranks a pass of bound limit link memory" in lines
+    assert sum(line.startswith(("1 4.00 s", "4 4.00 s")) for line in lines) == 2
+    rows = msgspec.json.decode(vramkit_here(*given, "--ranks", "1,4", "--json").stdout)["rows"]
+    assert [(row["ranks"], row["plan"]["ranks"], row["best"]) for row in rows] == [
+        (1, 1, True),
+        (4, 4, True),
+    ]
+    alone, shared = (row["plan"] for row in rows)
+    assert (
+        3.9
+        < alone["link_s"] / shared["link_s"] * (shared["streamed_bytes"] / alone["streamed_bytes"])
+        < 4.1
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--ranks", "two"), "--ranks is two; it may be a number of cards"),
+        (("--ranks", "0"), "ranks is 0"),
+        (("--ranks", "4"), "4 ranks need gather_bytes_per_s"),
+        (("--gather-rate", "50"), "has no effect with one rank"),
+        (("--ranks", "1,2"), "2 ranks need gather_bytes_per_s"),
+        (("--ranks", "2,2", "--gather-rate", "50"), "2 is given twice"),
+    ],
+)
+def test_wrong_ranks_are_one_line(
+    vramkit_here: VramkitHere, options: tuple[str, ...], says: str
+) -> None:
+    done = vramkit_here("plan", *BY_HAND, "--budget", "1GB", *options)
+    assert done.status == 2 and done.stdout == ""
+    assert says in done.stderr and done.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""One Ray cluster for all tests that need one, and actors on it."""
+"""A Ray cluster for the tests of a module, and actors on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .nodes import processes_in, until
 from .ray_cluster import RayCluster, on, programs
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
     """Two nodes with a card each; the tests are connected with it."""
     ray = pytest.importorskip("ray", reason="Ray is not installed: `make test-cluster`")

@@ -29,9 +29,12 @@ class Kubelet:
         """Each list that came: health by id."""
         self.pods: dict[str, list[str]] = {}
         """The ids that a pod's container has."""
+        self.resources: dict[str, str] = {}
+        """What they are ids of."""
         self._server: Any = None
         self._resources: Any = None
         self._channel: Any = None
+        self._stream: Any = None
         (folder / "device-plugins").mkdir(parents=True, exist_ok=True)
         (folder / "pod-resources").mkdir(exist_ok=True)
 
@@ -64,6 +67,10 @@ class Kubelet:
         self.lists.clear()
         self.start(removes=removes)
 
+    def end_stream(self) -> None:
+        """The list of units alone: what a kubelet does with a message that it cannot read."""
+        self._stream.cancel()
+
     # What a plugin calls
 
     def Register(self, request: Any, context: Any) -> Any:
@@ -78,10 +85,12 @@ class Kubelet:
 
     def List(self, request: Any, context: Any) -> Any:
         pods = []
+        devices = MESSAGES["ContainerDevices"]
         for name, ids in self.pods.items():
-            devices = MESSAGES["ContainerDevices"](resource_name=self.resource, device_ids=ids)
-            other = MESSAGES["ContainerDevices"](resource_name="x.dev/y", device_ids=["z"])
-            container = MESSAGES["ContainerResources"](name="main", devices=[other, devices])
+            resource = self.resources.get(name, "")
+            listed = [devices(resource_name="x.dev/y", device_ids=["z"])]
+            listed += [devices(resource_name=resource, device_ids=[each]) for each in ids]
+            container = MESSAGES["ContainerResources"](name="main", devices=listed)
             pods.append(MESSAGES["PodResources"](name=name, containers=[container]))
         return MESSAGES["ListPodResourcesResponse"](pod_resources=pods)
 
@@ -89,7 +98,8 @@ class Kubelet:
 
     def _watch(self, channel: Any) -> None:
         try:
-            for answer in self._call("ListAndWatch", channel)(MESSAGES["Empty"]()):
+            self._stream = self._call("ListAndWatch", channel)(MESSAGES["Empty"]())
+            for answer in self._stream:
                 self.lists.append({each.ID: each.health for each in answer.devices})
         except (grpc.RpcError, ValueError):
             return  # the plugin, or this kubelet, has ended
@@ -123,5 +133,5 @@ class Kubelet:
         assert len(set(ids)) == count and set(ids) <= set(free)
         request = MESSAGES["ContainerAllocateRequest"](devices_ids=ids)
         answer = self._call("Allocate")(MESSAGES["AllocateRequest"](container_requests=[request]))
-        self.pods[pod] = ids
+        self.pods[pod], self.resources[pod] = ids, self.resource
         return answer.container_responses[0]

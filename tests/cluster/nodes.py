@@ -31,17 +31,27 @@ def until(condition: Callable[[], Any], describe: Callable[[], object] = str) ->
 
 
 def processes_in(folder: Path) -> list[int]:
-    """Processes that were started for this folder."""
-    found = []
+    """Processes that were started for this folder, and their children.
+
+    Those that change their titles, as Ray's do, write over a part of their environment.
+    """
+    found = set[int]()
+    parents = dict[int, int]()
     for process in Path("/proc").glob("[0-9]*"):
         try:
             environment = (process / "environ").read_bytes()
-            running = (process / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+            state, parent, *_ = (process / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if running and f"{folder}/".encode() in environment and int(process.name) != os.getpid():
-            found.append(int(process.name))
-    return found
+        number = int(process.name)
+        if state in "ZX" or number == os.getpid():
+            continue
+        parents[number] = int(parent)
+        if f"{folder}/".encode() in environment:
+            found.add(number)
+    while more := {each for each, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(found)
 
 
 class Node:

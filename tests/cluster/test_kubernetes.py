@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from vramkit.cli.app import main
-from vramkit.cluster.cards import probe
+from vramkit.cluster import cards as cluster_cards
+from vramkit.cluster.cards import Card, Probe
 from vramkit.driver.opening import sim_folder
 from vramkit.share.connect import Controls, NoDaemonError
 
@@ -25,78 +26,13 @@ from .nodes import MIB, until
 
 grpc = pytest.importorskip("grpc", reason="grpcio is not installed: vramkit[kubernetes]")
 
-from vramkit.integrations.kubernetes import cdi, units  # noqa: E402
-from vramkit.integrations.kubernetes.agent import Agent, Places, Rhythm  # noqa: E402
+from vramkit.integrations.kubernetes import cdi, libraries, units  # noqa: E402
+from vramkit.integrations.kubernetes.api import MESSAGES  # noqa: E402
 from vramkit.integrations.kubernetes.kubelet import KubeletError  # noqa: E402
 
-from .kubelet import Kubelet  # noqa: E402
+from .plugin_node import SETTINGS, A, B, Node  # noqa: E402
 
 pytestmark = [pytest.mark.sim_only, pytest.mark.filterwarnings("ignore::ResourceWarning")]
-
-A, B = (f"GPU-{letter * 8}-1111-2222-3333-444444444444" for letter in "ab")
-
-
-SETTINGS = json.dumps({"reserve": 0, "idle_exit": 0.5})
-
-
-class Node:
-    """A kubelet, a daemon and the plugin, in folders of the test. Cards are what the test says."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.kubelet = Kubelet(folder / "k")
-        self.socket = folder / "run" / "daemon.sock"
-        self.places = Places(folder / "k", folder / "cdi", folder / "lib", self.socket)
-        self.cards = [(A, 1024 * MIB), (B, 2048 * MIB)]
-        self.problem: BaseException | None = None
-        self._thread: threading.Thread | None = None
-
-    def find_cards(self) -> list[tuple[str, int]]:
-        if not self.cards:
-            raise OSError("no driver")
-        return self.cards
-
-    def start(self, **options: Any) -> Agent:
-        unit = units.Unit(options.pop("unit", 64))
-        rhythm = Rhythm(0.02, 0.05, 0.05)
-        self.agent = Agent(
-            unit, places=self.places, rhythm=rhythm, find_cards=self.find_cards, **options
-        )
-
-        def run() -> None:
-            try:
-                self.agent.run()
-            except Exception as error:
-                self.problem = error
-
-        self._thread = threading.Thread(target=run)
-        self._thread.start()
-        return self.agent
-
-    def stop(self) -> None:
-        if self._thread is not None:
-            self.agent.stop()
-            self._thread.join(30)
-            assert not self._thread.is_alive()
-            self._thread = None
-
-    def specs(self) -> dict[str, Any]:
-        """By the qualified name of the device."""
-        found = {}
-        for path in self.places.cdi.glob("*.json"):
-            spec = json.loads(path.read_text())
-            must_follow_cdi(spec)
-            for each in spec["devices"]:
-                found[f"{spec['kind']}={each['name']}"] = each["containerEdits"]
-        return found
-
-    def stop_daemon(self) -> None:
-        try:
-            with Controls(self.socket) as controls:
-                controls.ask("stop")
-        except NoDaemonError:
-            return
-        until(lambda: not self.socket.exists())
 
 
 @pytest.fixture
@@ -115,26 +51,6 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         made.kubelet.stop()
         assert not list(made.places.plugins.glob("vramkit*"))
         shutil.rmtree(folder)
-
-
-def must_follow_cdi(spec: dict[str, Any]) -> None:
-    """The rules of the CDI specification and of its schema, for what may be in our files."""
-    assert set(spec) == {"cdiVersion", "kind", "devices"}
-    assert re.fullmatch(r"\d+\.\d+\.\d+", spec["cdiVersion"])
-    vendor, slash, kind = spec["kind"].partition("/")
-    assert slash and re.fullmatch(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?", vendor)
-    assert re.fullmatch(r"[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?", kind)
-    assert spec["devices"] and isinstance(spec["devices"], list)
-    for device in spec["devices"]:
-        assert set(device) == {"name", "containerEdits"}
-        assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?", device["name"])
-        edits = device["containerEdits"]
-        assert edits and set(edits) <= {"env", "mounts", "deviceNodes", "hooks"}
-        assert all(re.fullmatch(r"[A-Z_]+=.*", each) for each in edits["env"])
-        for mount in edits["mounts"]:
-            assert set(mount) == {"hostPath", "containerPath", "options"}
-            assert os.path.isabs(mount["hostPath"]) and os.path.isabs(mount["containerPath"])
-            assert all(isinstance(each, str) for each in mount["options"])
 
 
 # With a kubelet
@@ -296,6 +212,75 @@ def test_socket_that_was_removed_is_made_again(node: Node) -> None:
     assert node.kubelet.admit("pod", 1).cdi_devices
 
 
+def test_stream_that_the_kubelet_ends_is_opened_again(node: Node) -> None:
+    """Both sockets are as they were; only another registration makes the kubelet ask again."""
+    node.start()
+    before = node.kubelet.devices()
+    for times in (2, 3):
+        node.kubelet.lists.clear()
+        node.kubelet.end_stream()
+        until(lambda times=times: len(node.kubelet.registered) == times)  # type: ignore[misc]
+        assert node.kubelet.devices() == before
+    assert node.kubelet.admit("pod", 1).cdi_devices
+
+
+def test_second_plugin_of_a_node_ends_and_the_first_goes_on(node: Node) -> None:
+    first = node.start()
+    node.kubelet.devices()
+    made = first.socket.stat().st_ino
+    second = Node(node.folder)
+    try:
+        second.start()
+        until(lambda: second.problem is not None)
+    finally:
+        second.stop()
+    assert isinstance(second.problem, KubeletError)
+    assert "another plugin serves" in str(second.problem)
+    assert first.socket.stat().st_ino == made and len(node.kubelet.registered) == 1
+    assert node.kubelet.admit("pod", 1).cdi_devices
+
+
+def test_socket_of_a_plugin_that_was_killed_is_replaced(node: Node) -> None:
+    path = node.places.plugins / "vramkit.dev-vram-64mib.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    node.start()
+    assert node.kubelet.devices() and node.agent.socket == path
+
+
+def test_plugin_whose_socket_another_one_has_taken_ends(node: Node) -> None:
+    node.start()
+    node.kubelet.devices()
+    other = node.places.plugins / "other"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(other))
+        server.listen()
+        other.rename(node.agent.socket)
+        until(lambda: node.problem is not None)
+    assert "another plugin serves" in str(node.problem)
+    node.agent.socket.unlink(missing_ok=True)  # which nobody serves any more
+
+
+def test_card_that_has_just_failed_takes_no_container(node: Node) -> None:
+    """The kubelet asks before it has heard of it."""
+    node.start()
+    ids = node.kubelet.healthy()[:1]
+    request = MESSAGES["AllocateRequest"](
+        container_requests=[MESSAGES["ContainerAllocateRequest"](devices_ids=ids)]
+    )
+    plugin = node.agent._plugin
+    assert plugin.Allocate(request, Refusing()).container_responses
+    cards = [Card(A, 1 << 30, 1 << 30, 1 << 30)]
+    plugin.update(cards, [])
+    with pytest.raises(grpc.RpcError, match=f"{A} takes no container now"):
+        plugin.Allocate(request, Refusing())
+
+
+class Refusing:
+    def abort(self, code: Any, text: str) -> None:
+        raise grpc.RpcError(text)
+
+
 def test_card_that_fails_is_unhealthy_until_it_is_back(node: Node) -> None:
     node.start()
     assert len(node.kubelet.healthy()) == 48
@@ -367,6 +352,38 @@ def test_files_go_with_the_pods(node: Node, monkeypatch: pytest.MonkeyPatch) -> 
     until(lambda: [each.name for each in node.places.libraries.iterdir()] == [path.name])
 
 
+def test_files_of_pods_stay_when_the_unit_is_another_one(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pods outlive the plugin that counted in MiB: their containers may start again."""
+    monkeypatch.setattr(cdi.Specs.prune, "__defaults__", (0.0,))
+    node.start(unit=64)
+    kept = node.kubelet.admit("old", 4).cdi_devices[0].name
+    gone = node.kubelet.admit("gone", 2).cdi_devices[0].name
+    node.stop()
+    assert set(node.specs()) == {kept, gone}
+    del node.kubelet.pods["gone"]
+    node.kubelet.registered.clear()
+    node.start(unit=128)
+    until(lambda: list(node.specs()) == [kept])
+    node.stop()
+    assert list(node.specs()) == [kept]
+
+
+def test_what_a_killed_plugin_was_writing_is_removed(tmp_path: Path) -> None:
+    half = tmp_path / f".{cdi.PREFIX}abc"
+    half.touch()
+    other = tmp_path / "nvidia.yaml"
+    other.touch()
+    assert cdi.Specs(tmp_path).prune(lambda name: False) == [] and half.exists()
+    assert cdi.Specs(tmp_path).prune(lambda name: False, 0.0) == []
+    assert list(tmp_path.iterdir()) == [other]
+    gate = libraries.installed(tmp_path / "lib")
+    (tmp_path / "lib" / ".gate-abc").mkdir()
+    libraries.prune(tmp_path / "lib", gate)
+    assert list((tmp_path / "lib").iterdir()) == [gate]
+
+
 def test_young_file_stays_for_a_pod_that_is_not_listed_yet(tmp_path: Path) -> None:
     specs = cdi.Specs(tmp_path)
     specs.write("a-1mib", cdi.Edits({"A": "1"}, {}))
@@ -381,11 +398,42 @@ def test_young_file_stays_for_a_pod_that_is_not_listed_yet(tmp_path: Path) -> No
 def test_cards_are_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VRAMKIT_DRIVER", "sim")
     monkeypatch.setenv("VRAMKIT_SIM", "devices=2,capacity=1GiB")
-    found = probe()
+    found = Probe()()
     assert [total for _, total in found] == [1 << 30] * 2 and found[0][0] != found[1][0]
     monkeypatch.setenv("VRAMKIT_SIM", "devices=none")
     with pytest.raises(OSError, match="devices"):
-        probe()
+        Probe()()
+
+
+def test_driver_that_hangs_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process in a call of a driver whose card is lost cannot be killed; here, is not."""
+    hangs = tmp_path / "python"
+    hangs.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nexec sleep 100\n")
+    hangs.chmod(0o755)
+    probe = Probe()
+    with monkeypatch.context() as broken:
+        broken.setattr(sys, "executable", str(hangs))
+        broken.setattr(subprocess.Popen, "kill", lambda process: None)
+        broken.setattr(cluster_cards, "PROBE_SECONDS", 1.0)
+        with pytest.raises(OSError, match="did not answer within 1 s"):
+            probe()
+        pid = int(until((tmp_path / "pids").read_text))
+        try:
+            with pytest.raises(OSError, match=f"process {pid} is still in a call of the driver"):
+                probe()
+        finally:
+            os.kill(pid, signal.SIGKILL)
+    assert (tmp_path / "pids").read_text().split() == [str(pid)]
+    monkeypatch.setenv("VRAMKIT_DRIVER", "sim")
+
+    def answered() -> object:
+        with suppress(OSError):  # the process may not have ended yet
+            return probe()
+        return None
+
+    until(answered)
 
 
 def test_command_serves_until_it_is_stopped(node: Node) -> None:

@@ -69,6 +69,31 @@ def test_two_jobs_share_a_card_that_holds_one(slurm: Slurm) -> None:
         assert job.communicate(timeout=60)[0].split()[1:] == ["right"]
 
 
+def test_each_task_of_an_array_has_its_limit(slurm: Slurm, tmp_path: Path) -> None:
+    words = ["--wait", "--array=0-2", f"--output={tmp_path}/%a", "--gres=vram:24M"]
+    done = slurm.run("sbatch", *words, "--wrap", "echo $VRAMKIT_SHARE_MEMORY")
+    outputs = [(tmp_path / str(number)).read_text() for number in range(3)]
+    assert outputs == [f"{24 * MIB}\n"] * 3 and done.returncode == 0
+
+
+def test_job_that_is_requeued_has_its_limit_again(slurm: Slurm, tmp_path: Path) -> None:
+    """Killed and run again with the same number."""
+    output = tmp_path / "output"
+    script = tmp_path / "job.sh"
+    wait = f"[ -e {tmp_path}/again ] || sleep 100"
+    script.write_text(f"#!/bin/sh\necho $SLURM_JOB_ID $VRAMKIT_SHARE_MEMORY\n{wait}\n")
+    words = ["--parsable", "--requeue", "--open-mode=append", f"--output={output}"]
+    job = slurm.run("sbatch", *words, "--gres=vram:24M", str(script)).stdout.strip()
+    until(lambda: output.exists() and output.read_text())
+    (tmp_path / "again").touch()
+    assert slurm.run("scontrol", "requeue", job).returncode == 0
+    # Slurm waits for some time before it runs a job again: now.
+    until(lambda: "PENDING" in slurm.run("squeue", "-h", "-j", job, "-o", "%T").stdout)
+    assert slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now").returncode == 0
+    line = f"{job} {24 * MIB}"
+    until(lambda: output.read_text().splitlines().count(line) == 2, output.read_text)
+
+
 def test_job_without_memory_of_a_card_is_left_alone(slurm: Slurm) -> None:
     done = slurm.run("srun", "-n1", "sh", "-c", "echo ${LD_PRELOAD:-none} ${VRAMKIT_SHARE:-none}")
     assert done.stdout.split() == ["none", "none"], done.stderr

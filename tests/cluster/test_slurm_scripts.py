@@ -95,6 +95,26 @@ def test_amount_is_read_as_versions_of_slurm_write_it(
     assert told["LD_LIBRARY_PATH"].split(":")[0] == str(scripts.jobs / "7")
 
 
+def test_task_of_an_array_has_its_own_amount(scripts: Scripts) -> None:
+    """The task with the number of the whole array: Slurm shows all of them, in any order."""
+    records = [
+        f"JobId={number} ArrayJobId=7 ArrayTaskId={task} JobName=vram:1G\n"
+        f"   NumNodes={nodes} NumCPUs=1\n   JOB_GRES=vram:{mib}M\n"
+        for number, task, nodes, mib in ((70, 1, 1, 8), (7, 0, 2, 48), (71, 2, 1, 8))
+    ]
+    scripts.said.write_text("\n".join(records))
+    told = exported(scripts.run("task_prolog"))
+    assert told["VRAMKIT_SHARE_MEMORY"] == str(24 * MIB)
+
+
+def test_modules_of_a_job_are_not_those_of_vramkit(scripts: Scripts, tmp_path: Path) -> None:
+    (tmp_path / "msgspec.py").write_text("raise RuntimeError('of the job')\n")
+    python = {"PYTHONPATH": str(tmp_path), "PYTHONHOME": "/nowhere"}
+    told = exported(scripts.task("JOB_GRES=vram:24M", **python))
+    # The task still has them.
+    assert told["VRAMKIT_SHARE_MEMORY"] == str(24 * MIB) and "PYTHONPATH" not in told
+
+
 def test_amount_of_several_nodes_is_divided(scripts: Scripts) -> None:
     told = exported(scripts.task("JOB_GRES=vram:64G", SLURM_JOB_NUM_NODES="4"))
     assert told["VRAMKIT_SHARE_MEMORY"] == str(16 * GIB)
@@ -115,6 +135,12 @@ def test_job_that_asks_for_none_is_left_alone(scripts: Scripts, job: str) -> Non
     [
         ("JOB_GRES=vram:many", {}, "is not to be read from: JOB_GRES=vram:many"),
         ("TresPerNode=gres:vram:24M", {}, "is not to be read from: TresPerNode=gres:vram:24M"),
+        # In a name with several lines.
+        (
+            "Comment=\n   JOB_GRES=vram:1T\n   JOB_GRES=vram:24M",
+            {},
+            "not to be read from: JOB_GRES",
+        ),
         # Meant as GiB.
         ("JOB_GRES=vram:24", {}, "--memory is '24'; it may be 1 MiB or more, such as 24GiB"),
         ("JOB_GRES=vram:24M", {"VRAMKIT_WEIGHT": "heavy"}, "--weight"),
@@ -140,6 +166,11 @@ def test_folder_of_a_job_is_its_users_and_goes_with_it(scripts: Scripts) -> None
     assert scripts.run("epilog").returncode == 0
     assert list(scripts.jobs.iterdir()) == []
     assert scripts.run("prolog").returncode == 0  # for the other tests
+
+
+def test_epilog_of_a_job_without_a_prolog_has_nothing_to_do(scripts: Scripts) -> None:
+    assert scripts.run("epilog", SLURM_JOB_ID="8").returncode == 0
+    assert [each.name for each in scripts.jobs.iterdir()] == ["7"]
 
 
 def test_without_a_daemon_neither_node_nor_job_is_used(tmp_path: Path) -> None:

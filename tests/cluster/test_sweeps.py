@@ -145,10 +145,11 @@ def test_plans_are_the_same_as_here_bit_for_bit(nodes: Nodes) -> None:
     here, there = vramkit("plan", *PLANS), vramkit("plan", *PLANS, "--on", nodes.on)
     assert (there.returncode, there.stderr) == (0, ""), there.stderr
     assert there.stdout == here.stdout
-    documents = [
-        vramkit("plan", *PLANS, "--json", *more).stdout for more in ((), ("--on", nodes.on_client))
-    ]
-    assert documents[0] == documents[1] and len(json.loads(documents[0])["rows"]) == 32
+    here, there = (
+        vramkit("plan", *PLANS, "--json", *more) for more in ((), ("--on", nodes.on_client))
+    )
+    assert (there.returncode, there.stderr) == (0, ""), there.stderr
+    assert there.stdout == here.stdout and len(json.loads(here.stdout)["rows"]) == 32
 
 
 def test_tasks_fail_and_are_lost_as_they_are_here(nodes: Nodes, tmp_path: Path) -> None:
@@ -284,3 +285,11 @@ def test_another_version_on_a_node_is_told(nodes: Nodes, monkeypatch: pytest.Mon
     monkeypatch.setattr(places, "version", lambda name: "9.9")
     with pytest.raises(PlaceError, match=r"node .* has vramkit .*, and this machine vramkit 9\.9"):
         swept(Path(), [""], places.Cpus())
+
+
+def test_an_address_where_nobody_answers_is_one_line() -> None:
+    pytest.importorskip("ray")
+    done = vramkit("plan", *PLANS, "--on", "ray:127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no Ray cluster answers (127.0.0.1:1: " in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -39,8 +39,10 @@ PLOTS = "document.querySelectorAll('.barchart, .linechart, .timeline, .memory').
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_page_of_a_run_is_drawn_and_works_offline(
-    name: str, browser: Browser, tmp_path: Path
+    name: str, browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The page tells the command, with what stood before it.
+    monkeypatch.setenv("VRAMKIT_SIM", "profile=h200,clock=virtual,checker=on,data=on,stacks=off")
     path = tmp_path / f"{name}.html"
     command = [sys.executable, "-m", "vramkit.cli", *COMMANDS[name], "--html", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "pool_bench.h"
+#include "weights/decoder.h"
 #include "weights/giving_way.h"
 #include "weights/packing.h"
 #include "weights/streamer.h"
@@ -28,7 +29,27 @@ constexpr std::uint64_t kKiB = 1024;
 constexpr std::uint64_t kRing = 2 * kMiB;
 constexpr std::uint64_t kLargest = 1536 * kKiB;
 
-enum class Groups : std::uint8_t { plain, packed };
+enum class Groups : std::uint8_t { plain, packed, gathered };
+
+// Fills a chunk's place from a share of it, as gathering from other processes does.
+class Gathering final : public weights::Expander {
+  public:
+    explicit Gathering(const DriverTable& call) : call_(call) {}
+    bool expand(const std::string&, const weights::Chunk& chunk, CUdeviceptr staged,
+                CUdeviceptr place, CUstream stream, Failure& why) override {
+        for (std::uint64_t at = 0; at < chunk.bytes; at += chunk.stored) {
+            if (failed(call_.cuMemcpyAsync(place + chunk.first_byte + at, staged, chunk.stored,
+                                           stream),
+                       "cuMemcpyAsync", why)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+  private:
+    const DriverTable& call_;
+};
 
 // A ring, one handle mapped twice; groups behind each other around it, a resident one behind them;
 // and their source in pinned memory.
@@ -36,7 +57,7 @@ class Model {
   public:
     explicit Model(const Card& on, const std::vector<std::uint64_t>& kibibytes,
                    std::uint64_t resident_kibibytes = 0, std::uint64_t chunk = 256 * kKiB,
-                   Groups packed = Groups::plain)
+                   Groups kind = Groups::plain)
         : card(on) {
         const DriverTable& call = card.call;
         CUmemAllocationProp what{};
@@ -61,10 +82,11 @@ class Model {
             resident_ = gpu::make_memory(resident_kibibytes * kKiB);
             groups.push_back({"resident", resident_, host_, resident_kibibytes * kKiB, {}});
         }
-        if (packed == Groups::packed) pack();
+        if (kind == Groups::packed) pack();
+        if (kind == Groups::gathered) share_out();
         Failure why;
-        streamer = Streamer::open(simulated(), card.context, {ring_, kRing}, groups, chunk,
-                                  unpacking_, why);
+        streamer =
+            Streamer::open(simulated(), card.context, {ring_, kRing}, groups, chunk, staging_, why);
         REQUIRE(streamer != nullptr);
     }
     ~Model() {
@@ -78,8 +100,8 @@ class Model {
         }
         CHECK_EQUAL(call.cuMemAddressFree(ring_, 2 * kRing), CUDA_SUCCESS);
         if (resident_ != 0) CHECK_EQUAL(call.cuMemFree_v2(resident_), CUDA_SUCCESS);
-        if (unpacking_.staging != 0) {
-            CHECK_EQUAL(call.cuMemFree_v2(unpacking_.staging), CUDA_SUCCESS);
+        if (staging_.address != 0) {
+            CHECK_EQUAL(call.cuMemFree_v2(staging_.address), CUDA_SUCCESS);
         }
         CHECK_EQUAL(call.cuMemFreeHost(host_), CUDA_SUCCESS);
     }
@@ -159,11 +181,9 @@ class Model {
     // them: the simulated card holds no data.
     void pack() {
         constexpr std::uint64_t kWeights = 64 * kKiB, kExceptions = 3;
-        unpacking_.unpack = gpu::kernel("vk_unpack_bf16");
-        unpacking_.patch = gpu::kernel("vk_patch_bf16");
-        unpacking_.slot_bytes = weights::PackedLayout(kWeights, kExceptions).end;
-        unpacking_.staging =
-            gpu::make_memory(2 * weights::Unpacking::kSlots * unpacking_.slot_bytes);
+        make_staging(weights::PackedLayout(kWeights, kExceptions).end,
+                     std::make_shared<weights::Decoder>(simulated(), gpu::kernel("vk_unpack_bf16"),
+                                                        gpu::kernel("vk_patch_bf16")));
         for (std::size_t each = 0; each < groups.size(); each += 2) {
             GroupSource& group = groups[each];
             for (std::uint64_t at = 0; at < group.bytes; at += 2 * kWeights) {
@@ -178,8 +198,25 @@ class Model {
         }
     }
 
+    // Every group but the last one is gathered from two shares, chunk by chunk.
+    void share_out() {
+        constexpr std::uint64_t kShare = 64 * kKiB;
+        make_staging(kShare, std::make_shared<Gathering>(card.call));
+        for (std::size_t each = 0; each + 1 < groups.size(); ++each) {
+            GroupSource& group = groups[each];
+            for (std::uint64_t at = 0; at < group.bytes; at += 2 * kShare) {
+                const std::uint64_t bytes = std::min(2 * kShare, group.bytes - at);
+                group.chunks.push_back({at, bytes, at, bytes / 2, true, 0});
+            }
+        }
+    }
+    void make_staging(std::uint64_t slot_bytes, std::shared_ptr<weights::Expander> expander) {
+        staging_ = {gpu::make_memory(2 * weights::Staging::kSlots * slot_bytes), slot_bytes,
+                    std::move(expander)};
+    }
+
     CUdeviceptr ring_ = 0, resident_ = 0;
-    weights::Unpacking unpacking_;
+    weights::Staging staging_;
     std::byte* host_ = nullptr;
 };
 
@@ -311,13 +348,15 @@ TEST(the_other_copy_stream_is_waited_for_where_only_the_end_of_a_group_is_shared
     check_nothing_left();
 }
 
-TEST(packed_chunks_are_decoded_behind_their_copies_and_slots_are_free_again_behind_that) {
+namespace {
+
+void stage_more_chunks_than_slots(Groups kind) {
     for (const bool urgent : {false, true}) {
         const Card card;
         {
-            const Model model(card, {1024, 512, 512}, 0, 256 * kKiB, Groups::packed);
+            const Model model(card, {1024, 512, 512}, 0, 256 * kKiB, kind);
             const Reader reader(model);
-            CHECK(model.prefetch(0, urgent));  // eight chunks, more than slots
+            CHECK(model.prefetch(0, urgent));  // eight chunks
             reader.must_use(0);
             reader.must_use(1);
             CHECK(model.prefetch(2, !urgent));
@@ -326,6 +365,16 @@ TEST(packed_chunks_are_decoded_behind_their_copies_and_slots_are_free_again_behi
         check_order(card);
         check_nothing_left();
     }
+}
+
+}  // namespace
+
+TEST(packed_chunks_are_decoded_behind_their_copies_and_slots_are_free_again_behind_that) {
+    stage_more_chunks_than_slots(Groups::packed);
+}
+
+TEST(shares_are_gathered_behind_their_copies_and_slots_are_free_again_behind_that) {
+    stage_more_chunks_than_slots(Groups::gathered);
 }
 
 TEST(a_copy_waits_for_the_work_at_an_address_that_a_group_was_moved_from) {
@@ -644,7 +693,8 @@ TEST(random_orders_are_kept) {
         const Card card;
         {
             const std::uint64_t chunk = seed % 2 == 0 ? 256 * kKiB : 4 * kMiB;
-            Model model(card, kUnequal, 400, chunk, seed % 4 < 2 ? Groups::plain : Groups::packed);
+            const auto kind = static_cast<Groups>(seed / 2 % 3);
+            Model model(card, kUnequal, 400, chunk, kind);
             run_random(model, static_cast<unsigned>(seed), 1 + seed % 3, testing::rounds(6, 20));
             CHECK(model.streamer->counters().copies > 10);
         }
@@ -657,11 +707,10 @@ TEST(random_orders_are_kept_where_driver_calls_fail) {
     for (int seed = 0; seed < testing::rounds(20, 200); ++seed) {
         const Card card;
         {
-            const Groups packed = seed % 2 == 0 ? Groups::plain : Groups::packed;
-            Model model(card, kUnequal, 400, 256 * kKiB, packed);
+            Model model(card, kUnequal, 400, 256 * kKiB, static_cast<Groups>(seed % 3));
             model.faults = true;
-            for (const char* call :
-                 {"cuMemcpyHtoDAsync", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel"}) {
+            for (const char* call : {"cuMemcpyHtoDAsync", "cuMemcpyAsync", "cuEventRecord",
+                                     "cuStreamWaitEvent", "cuLaunchKernel"}) {
                 for (std::uint64_t nth = 5; nth < 400; nth += 11 + static_cast<unsigned>(seed)) {
                     CHECK_EQUAL(gpu::sim().inject(call, nth, 1, CUDA_ERROR_UNKNOWN, 0), 0);
                 }

@@ -46,6 +46,7 @@ def other_blocks() -> list[Block]:
     nbytes: dict[MemoryState, int] = {"live": 40 << 16, "cached": 4 << 16, "idle": 5 << 16}
     return [
         Text("A paragraph with `code` in it and <angle> brackets."),
+        Text(f"Again with `vramkit run --set {','.join(['name=value'] * 9)}`."),
         Callout("plain", "Plain", "Neither good nor bad."),
         Callout("good", "Good", "All went well."),
         Callout("note", "Note"),

@@ -23,7 +23,12 @@
 
   scrolls() {
     const root = document.documentElement;
-    return root.scrollWidth > root.clientWidth ? [`${root.scrollWidth} wide on ${root.clientWidth}`] : [];
+    if (root.scrollWidth <= root.clientWidth) return [];
+    const outside = [...document.body.querySelectorAll("*")].filter(
+      (element) => !element.closest(".wide, pre") && element.getBoundingClientRect().right > root.clientWidth + 0.5,
+    );
+    const width = `${root.scrollWidth} wide on ${root.clientWidth}`;
+    return [width, ...outside.map((element) => this.named(element)).slice(-3)];
   },
 
   // Of the viewport, and of its figure. Wide things may scroll in a box of their own; names at the

@@ -142,9 +142,7 @@ class FakeClient:
     def allocate(self, nbytes: int) -> None:
         self.pending += nbytes
         self.usage()
-        missing = self.pending + self.swapped - self.unused
-        if missing > 0:
-            self.say(protocol.Need(self.card, missing))
+        self.say(protocol.Need(self.card, self.resident + self.swapped + self.pending))
 
     def free(self, nbytes: int) -> None:
         self.resident -= nbytes
@@ -267,6 +265,7 @@ class FakeClient:
             self.resident += self.pending
             self.pending = 0
             self.usage()
+            self.say(protocol.Need(self.card, 0))
         if self.open and not self.running_said and not self.swapped:
             self.running_said = True
             self.usage()

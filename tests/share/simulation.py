@@ -43,6 +43,8 @@ class Memory:
     unswappable: int = 0
     pending: int = 0
     """An allocation that waits."""
+    need: int = 0
+    """As last said."""
     unused: int = 0
     """Credits."""
     given: int = 0
@@ -92,19 +94,18 @@ class Worker:
 
     # Towards the daemon
 
-    @property
-    def scheduler(self) -> Scheduler:
-        self.world.told = True
-        return self.world.scheduler
+    def tell(self, what: str, *words: object) -> None:
+        """Calls this method of the scheduler, as soon as the message is there."""
+        self.world.tell(self, what, words)
 
     def tell_usage(self) -> None:
         for card, memory in self.memory.items():
             usage = Usage(memory.resident, memory.swapped, 0, memory.unswappable)
-            self.scheduler.usage(self.number, card, usage, self.world.now)
+            self.tell("usage", card, usage)
 
     def want(self) -> None:
         self.tell_usage()
-        self.scheduler.want(self.number, self.turn, self.world.now)
+        self.tell("want", self.turn)
 
     def begin(self) -> None:
         """The first memory of the program: it does not exist yet, so it counts as swapped."""
@@ -119,16 +120,19 @@ class Worker:
         self.ask(card)
 
     def ask(self, card: int) -> None:
+        """All that must be held, while something is missing."""
         memory = self.memory[card]
-        if memory.pending:
-            missing = memory.pending + memory.swapped - memory.unused
-            self.scheduler.need(self.number, card, missing, self.world.now)
+        need = memory.size if memory.pending else 0
+        if need != memory.need:
+            memory.need = need
+            self.tell("need", card, need)
 
     def free(self, card: int, nbytes: int) -> None:
         memory = self.memory[card]
         nbytes = min(nbytes, memory.resident)
         memory.resident -= nbytes
         memory.given += nbytes
+        self.ask(card)
         self.world.pump()
 
     # From the daemon
@@ -171,8 +175,10 @@ class Worker:
         turn = self.turn
         self.tell_usage()
         if self.work > 0 and self.computes:
-            self.scheduler.want(self.number, turn, self.world.now)
-        self.scheduler.stopped(self.number, turn, self.world.now)
+            self.tell("want", turn)
+        self.tell("stopped", turn)
+        for card in self.memory:
+            self.ask(card)
 
     def evict(self, order: Evict) -> None:
         assert not self.open, "told to evict while it runs"
@@ -203,7 +209,7 @@ class Worker:
         else:
             del self.evicting[card]
             self.tell_usage()
-            self.scheduler.moved(self.number, card, turn, done, self.world.now)
+            self.tell("moved", card, turn, done)
         self.world.pump()
 
     running = False
@@ -212,7 +218,7 @@ class Worker:
         """Brings in what credits allow; opens the gate when everything is there."""
         if self.dead or self.frozen or not self.draws:
             return
-        for memory in self.memory.values():
+        for card, memory in self.memory.items():
             memory.draw()
             brought = min(memory.unused, memory.swapped)
             memory.unused -= brought
@@ -222,12 +228,15 @@ class Worker:
                 memory.unused -= memory.pending
                 memory.resident += memory.pending
                 memory.pending = 0
-        if self.open and not self.running and not any(m.swapped for m in self.memory.values()):
+                self.tell_usage()
+                self.ask(card)
+        lacks = any(memory.swapped or memory.pending for memory in self.memory.values())
+        if self.open and not self.running and not lacks:
             self.running = True
             self.starts += 1
             self.since = self.world.now
             self.tell_usage()
-            self.scheduler.running(self.number, self.turn, self.world.now)
+            self.tell("running", self.turn)
             self.plan()
 
     # Work
@@ -259,7 +268,7 @@ class Worker:
             return
         self.computes = False
         self.left_of_spell = self.spell
-        self.scheduler.idle(self.number, self.turn, self.world.now)
+        self.tell("idle", self.turn)
         self.world.after(self.pause, self.wake)
 
     def wake(self) -> None:
@@ -268,7 +277,7 @@ class Worker:
         self.computes = True
         self.since = self.world.now
         if self.running:
-            self.scheduler.busy(self.number, self.world.now)
+            self.tell("busy")
             self.plan()
         else:
             self.want()
@@ -370,6 +379,19 @@ class World:
 
     def wake(self) -> None:
         self.told = True
+
+    def tell(self, worker: Worker, what: str, words: tuple[object, ...]) -> None:
+        """What a program says; it comes in the order in which it was said."""
+
+        def arrive() -> None:
+            if worker.number in self.workers:
+                self.told = True
+                getattr(self.scheduler, what)(worker.number, *words, self.now)
+
+        if self.latency:
+            self.after(self.latency, arrive)
+        else:
+            arrive()
 
     def deliver(self, client: int, message: Message) -> None:
         if client not in self.workers:

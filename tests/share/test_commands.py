@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -260,6 +261,33 @@ def test_a_socket_of_a_daemon_that_was_killed_is_replaced(own_daemon: Path) -> N
     ensure_daemon(own_daemon)
     with Controls(own_daemon) as controls:
         assert controls.status().daemon.pid != pid
+
+
+def test_system_daemon_that_another_process_is_starting_is_awaited(
+    own_daemon: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It holds the lock, and does not serve yet: so of two at once, both succeed."""
+    from vramkit.share.daemon import process
+
+    monkeypatch.setattr(paths, "SYSTEM_FOLDER", own_daemon.parent)
+    lock = process.take_lock(paths.lock_file(own_daemon))
+
+    def serve() -> None:
+        os.close(lock)
+        command = [sys.executable, "-m", "vramkit.share.daemon.process", str(own_daemon)]
+        subprocess.run(command, check=True)
+
+    later = threading.Timer(0.5, serve)
+
+    def in_background(path: Path, *, system: bool) -> None:
+        later.start()
+
+    monkeypatch.setattr(process, "serve_in_background", in_background)
+    try:
+        assert main(["daemon", "start", "--system"]) == 0
+    finally:
+        later.join()
+    assert f"at {own_daemon}" in capsys.readouterr().out
 
 
 def test_where_the_socket_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -201,8 +202,16 @@ def page(size: int = CREDIT_PAGE_BYTES) -> int:
 class FakeDaemon:
     """Takes connections, greets, tells a card, and then says what it was given, to each of them."""
 
-    def __init__(self, path: Path, *frames: bytes | tuple[bytes, int], greets: bool = True) -> None:
-        self.frames, self.greets = frames, greets
+    def __init__(
+        self,
+        path: Path,
+        *frames: bytes | tuple[bytes, int],
+        greets: bool = True,
+        grants: int = 80 * MIB,
+        answers: Callable[[protocol.Message], list[bytes]] = lambda message: [],
+    ) -> None:
+        """`answers`: to what it hears, beside what it says by itself."""
+        self.frames, self.greets, self.grants, self.answers = frames, greets, grants, answers
         self.heard: list[protocol.Message] = []
         self.connections = 0
         self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -248,7 +257,7 @@ class FakeDaemon:
                 if isinstance(message, protocol.Device):
                     size = 80 * MIB
                     connection.sendall(encode(protocol.Card(0, message.uuid, size, size)))
-                    connection.sendall(encode(protocol.Grant(0, size)))
+                    connection.sendall(encode(protocol.Grant(0, self.grants)))
                     for frame in self.frames:
                         if isinstance(frame, tuple):
                             socket.send_fds(connection, [frame[0]], [frame[1]])
@@ -258,6 +267,7 @@ class FakeDaemon:
                             return
                 if isinstance(message, protocol.Want):
                     connection.sendall(encode(protocol.Start(message.turn + 1)))
+                connection.sendall(b"".join(self.answers(message)))
 
     def close(self) -> None:
         self.ends = True
@@ -304,6 +314,36 @@ def test_a_daemon_that_is_wrong(what: str, machine: Machine, natively: Natively)
         fake.close()
     assert (done.status, done.output) == (0, natively("rounds", 24, ROUNDS)), done
     assert fake.heard
+
+
+def test_a_need_is_all_that_the_program_must_hold(machine: Machine) -> None:
+    """The daemon goes by the last one alone, whatever it has promised and granted meanwhile. It is
+    said once, and taken back when it is met."""
+    giver = page()
+    granted = 8 * MIB
+    needs: list[int] = []
+
+    def answers(message: protocol.Message) -> list[bytes]:
+        nonlocal granted
+        if not isinstance(message, protocol.Need):
+            return []
+        # What was promised comes to nothing; what is missing now crosses whatever it says next.
+        ends = [] if needs else [encode(protocol.SourceEnded(0, 1, 0))]
+        needs.append(message.bytes)
+        lacking = message.bytes - granted
+        if lacking <= 0:
+            return ends
+        granted += lacking
+        return [*ends, encode(protocol.Grant(0, lacking))]
+
+    fake = FakeDaemon(machine.socket, (SOURCE, giver), grants=granted, answers=answers)
+    try:
+        machine.start("rounds", 24, ENDLESS)
+        until(lambda: granted >= 24 * MIB and needs[-1] == 0, lambda: (granted, fake.heard))
+    finally:
+        fake.close()
+        os.close(giver)
+    assert all(before != after for before, after in itertools.pairwise(needs)), needs
 
 
 @pytest.mark.parametrize("size", [0, 100, CREDIT_PAGE_BYTES])

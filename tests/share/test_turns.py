@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from soak import rounds
 
 from vramkit.share.policy import OutOfOrderError, Phase, PolicySettings
-from vramkit.share.protocol import Evict, Fill, Prepare, Start, Stop
+from vramkit.share.protocol import Evict, Fill, Grant, Prepare, Start, Stop
 
 from .simulation import Worker, World
 
@@ -219,13 +219,72 @@ def test_a_stopped_program_says_all_that_it_needs() -> None:
     assert waiting.memory[0].size == 15 * GIB
 
 
-def test_a_need_that_crosses_a_grant_is_never_more_than_can_be_had() -> None:
+@pytest.mark.parametrize("latency", [0.0, 0.01, 1.0])
+def test_a_need_that_crosses_a_grant_changes_nothing(latency: float) -> None:
+    """It is said while nothing has arrived; the grant is on its way meanwhile."""
+    world = World({0: 16 * GIB}, latency=latency)
+    worker = world.add(Worker(world, 1, {0: 8 * GIB}))
+    worker.allocate(0, 2 * GIB)
+    world.settle()
+    world.run(until=10)
+    assert worker.running and worker.memory[0].resident == 10 * GIB
+    assert world.ledger.cards[0].held == 10 * GIB
+    grants = [message.bytes for _, _, message in world.sent if isinstance(message, Grant)]
+    assert sum(grants) == 10 * GIB
+
+
+def test_a_need_that_crosses_the_end_of_a_source_is_met() -> None:
+    """What the taker counts on while it says its need comes to nothing: it is stopped before the
+    giver has moved anything."""
+    world, first, second = two()
+    world.run(until=10)
+    taker, giver = (second, first) if first.running else (first, second)
+    taker.memory[0].pending = 3 * GIB
+    taker.tell_usage()
+    taker.ask(0)
+    world.settle()
+    world.latency = 0.01
+    while not giver.evicting:
+        world.step()
+    giver.frozen = True
+    while world.phase(taker) is not Phase.STOPPED:
+        world.step()
+    world.thaw(giver)
+    while not taker.open:
+        world.step()
+    world.run(until=world.now + 3)
+    assert taker.running and taker.memory[0].resident == 15 * GIB
+
+
+def test_a_need_that_is_met_is_taken_back() -> None:
+    """Memory that is freed later is not granted again."""
     world = World({0: 16 * GIB})
-    worker = world.add(Worker(world, 1, {0: 10 * GIB}))
-    world.scheduler.need(1, 0, 10 * GIB, world.now)  # said before its 10 GiB arrived
+    worker = world.add(Worker(world, 1, {0: 8 * GIB}))
+    worker.allocate(0, 4 * GIB)
     world.settle()
     world.run(until=1)
-    assert worker.running and not world.scheduler.programs[1].blocked
+    assert worker.memory[0].resident == 12 * GIB
+    worker.free(0, 6 * GIB)
+    worker.tell_usage()
+    world.settle()
+    world.run(until=2)
+    assert world.ledger.cards[0].held == 6 * GIB
+
+
+def test_who_needs_more_than_there_is_is_told_so_and_holds_nobody_up() -> None:
+    world = World({0: 16 * GIB})
+    greedy = world.add(Worker(world, 1, {0: 8 * GIB}))
+    other = world.add(Worker(world, 2, {0: 8 * GIB}))
+    world.run(until=1)
+    greedy.allocate(0, 1 << 50)
+    world.settle()
+    world.run(until=40)
+    assert world.scheduler.programs[1].blocked and not greedy.running
+    assert (1, "waits for memory that does not become free") in world.reports
+    assert other.ran == pytest.approx(40)
+    assert not [
+        message for _, client, message in world.sent if client == 2 and isinstance(message, Stop)
+    ]
 
 
 def test_memory_that_is_freed_lets_both_run() -> None:
@@ -339,6 +398,7 @@ def worlds(draw: st.DrawFn) -> World:
         PolicySettings(quantum=quantum, patience=5),
         chunk=1 << 28,
         chunk_seconds=draw(st.sampled_from([0.0, 0.004, 0.02])),
+        latency=draw(st.sampled_from([0.0, 0.0, 0.003, 0.05])),
     )
     for number in range(1, draw(st.integers(1, rounds(8, 64))) + 1):
         used = draw(st.sets(st.integers(0, cards - 1), min_size=1))

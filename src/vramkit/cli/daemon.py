@@ -69,7 +69,7 @@ def daemon(
 
 
 def _start(socket: Path, *, foreground: bool, system: bool, fixed: bool, json: bool) -> int:
-    from vramkit.share.connect import DaemonError, NoDaemonError, ensure_daemon
+    from vramkit.share.connect import DaemonError, NoDaemonError, await_daemon, ensure_daemon
     from vramkit.share.daemon.process import (
         AlreadyRunningError,
         serve_in_background,
@@ -83,6 +83,7 @@ def _start(socket: Path, *, foreground: bool, system: bool, fixed: bool, json: b
             return 0
         if system:
             serve_in_background(socket, system=True)
+            await_daemon(socket)
         else:
             ensure_daemon(socket)
     except SettingError as error:

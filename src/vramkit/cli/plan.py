@@ -21,6 +21,8 @@ def plan(
     policy: list[str] | None = None,
     ring: str | None = None,
     pass_ms: float | None = None,
+    ranks: list[str] | None = None,
+    gather_rate: float | None = None,
     layers: list[str] | None = None,
     attn_bytes: str | None = None,
     ffn_bytes: str | None = None,
@@ -36,7 +38,7 @@ def plan(
     ----------
     models
         A folder with config.json or *.safetensors, one of these files, or a checkpoint's index.
-        With several models, budgets, profiles or policies there is a table: each with each.
+        With several models, budgets, profiles, policies or ranks there is a table: each with each.
     budget
         Memory of the card for weights: 24GiB, 800MB, 60%; several with commas. Default: 80%.
     profile
@@ -52,6 +54,11 @@ def plan(
         The most that weights on their way may take of the budget. Default: two layers.
     pass_ms
         A measured pass with all weights on the card, instead of the profile's rates.
+    ranks
+        Cards that stream the model together, each a share over its own link; several with commas.
+        Default: 1.
+    gather_rate
+        GB/s that a card gets from the others, where there are several.
     layers
         Instead of a model: the number of layers, with the four values below; several with commas.
     attn_bytes
@@ -90,16 +97,22 @@ def plan(
         budgets = _several("--budget", budget, DEFAULT_BUDGET)
         profiles = _several("--profile", profile, "h200")
         policies = _several("--policy", policy, "auto")
-        several = any(len(axis) > 1 for axis in (sources, budgets, profiles, policies))
+        counts = _ranks(ranks)
+        if gather_rate is not None:
+            options["gather_bytes_per_s"] = gather_rate * 1e9
+        several = any(len(axis) > 1 for axis in (sources, budgets, profiles, policies, counts))
         if not several and (on is not None or workers is not None):
             option = "--on" if on is not None else "--workers"
-            raise UsageError(f"{option} is for a table: several models, budgets, cards or policies")
+            raise UsageError(
+                f"{option} is for a table: several models, budgets, cards, policies or ranks"
+            )
         if not several:
+            options["ranks"] = counts[0]
             return _plan(sources[0], budgets[0], profiles[0], policies[0], options, json)
         from vramkit.cli.plan_sweep import sweep
         from vramkit.weights.planner.sweep import Grid
 
-        grid = Grid(tuple(sources), profiles, budgets, policies, **options)
+        grid = Grid(tuple(sources), profiles, budgets, policies, counts, **options)
         return sweep(grid, on, workers, json)
     except UsageError:
         raise
@@ -142,6 +155,13 @@ def _several(option: str, given: list[str] | None, default: str) -> tuple[str, .
     raise UsageError(
         f"{option} is {','.join(given)!r}; it may be one value, or several with commas"
     )
+
+
+def _ranks(given: list[str] | None) -> tuple[int, ...]:
+    texts = _several("--ranks", given, "1")
+    if wrong := next((each for each in texts if not each.isdecimal()), None):
+        raise UsageError(f"--ranks is {wrong}; it may be a number of cards, from 1 on")
+    return tuple(int(each) for each in texts)
 
 
 def _sources(

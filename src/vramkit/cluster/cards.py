@@ -64,21 +64,36 @@ def host_shortage(cards: Iterable[Card], root: Path = ROOT) -> str:
     )
 
 
-def probe() -> list[tuple[str, int]]:
+class Probe:
     """`find_cards` in a process of its own: one that has lost a card never sees it again.
 
     Raises OSError.
     """
-    command = [sys.executable, "-P", "-m", "vramkit.cluster.cards"]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise OSError(f"the driver did not answer within {PROBE_SECONDS:g} s") from None
-    if done.returncode != 0:
-        raise OSError(" ".join(done.stderr.split()[-40:]))
-    return msgspec.json.decode(done.stdout, type=list[tuple[str, int]])
+
+    def __init__(self) -> None:
+        self._stuck: subprocess.Popen[str] | None = None
+        """In a call of a driver whose card is lost not even SIGKILL ends a process: it is not
+        waited for, and there is one at most."""
+
+    def __call__(self) -> list[tuple[str, int]]:
+        if self._stuck is not None and self._stuck.poll() is None:
+            raise OSError(f"process {self._stuck.pid} is still in a call of the driver")
+        self._stuck = None
+        command = [sys.executable, "-P", "-m", "vramkit.cluster.cards"]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+        try:
+            told, errors = process.communicate(timeout=PROBE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            for each in (process.stdout, process.stderr):
+                if each is not None:
+                    each.close()
+            self._stuck = process
+            raise OSError(f"the driver did not answer within {PROBE_SECONDS:g} s") from None
+        if process.returncode != 0:
+            raise OSError(" ".join(errors.split()[-40:]))
+        return msgspec.json.decode(told, type=list[tuple[str, int]])
 
 
 def settings_here(oversubscription: float | None = None) -> ShareSettings:

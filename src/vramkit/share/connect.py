@@ -73,6 +73,22 @@ def ensure_daemon(path: Path) -> None:
         time.sleep(AGAIN_SECONDS)
 
 
+def await_daemon(path: Path) -> None:
+    """Where another process starts one at the same time, it holds the lock and does not answer yet.
+
+    Raises DaemonError or PlaceError.
+    """
+    end = time.monotonic() + SECONDS
+    while True:
+        try:
+            connect(path).close()
+            return
+        except NoDaemonError as error:
+            if time.monotonic() > end:
+                raise DaemonError(f"{error}, and another process holds its lock") from error
+        time.sleep(AGAIN_SECONDS)
+
+
 def _start_daemon(path: Path) -> None:
     """Returns when one serves the socket, or another process holds its lock. Raises DaemonError."""
     # It must not be a program under itself.

@@ -82,7 +82,7 @@ class Account:
     given: int = 0
     usage: Usage = field(default_factory=Usage)
     required: int = 0
-    """What must be held for an allocation that waits; 0: none does."""
+    """All that must be held, as the client said last; 0: it lacks nothing."""
     evicting: int = 0
     """Bytes of an eviction that is not over."""
     evicting_until: int = 0
@@ -102,6 +102,11 @@ class Account:
     def total(self) -> int:
         """What must be on the card for the program to run."""
         return max(self.usage.needed, self.required)
+
+    @property
+    def reachable(self) -> int:
+        """Of `total` what the client can have: who needs more than its limit waits."""
+        return min(self.total, max(self.limit, self.usage.needed))
 
     @property
     def evictable(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeVar
 
-VERSION = 2
+VERSION = 3
 LARGEST_FRAME = 4096
 CARDS = 16
 CREDIT_PAGE_BYTES = 4096

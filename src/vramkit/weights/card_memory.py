@@ -1,10 +1,10 @@
-"""Memory of the card for groups, and for packed chunks on their way."""
+"""Memory of the card for groups, and for chunks that are staged on their way."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vramkit import _core
 from vramkit.weights.layout import ALIGNMENT, Group, Layout
@@ -14,9 +14,20 @@ if TYPE_CHECKING:
     from vramkit.driver import Device
 
 
-def packed_chunks(
-    groups: Sequence[Group], packings: Sequence[Packing | None]
-) -> list[list[PackedChunk]]:
+class Chunk(NamedTuple):
+    """A part of a group that is copied at once: where it is in the group, and what is copied of
+    host memory for it. `staged`: to staging memory, and expanded from there to its place."""
+
+    first_byte: int
+    nbytes: int
+    offset: int
+    stored: int
+    staged: bool
+    exceptions: int = 0
+    """Of packed weights."""
+
+
+def packed_chunks(groups: Sequence[Group], packings: Sequence[Packing | None]) -> list[list[Chunk]]:
     """By group; none for one that travels as it is."""
     if not packings:
         return [[] for _ in groups]
@@ -27,34 +38,43 @@ def packed_chunks(
             raise ValueError(
                 f"group {group} has {group.nbytes} bytes, and its packing {packing.plain_nbytes}"
             )
-    return [[] if packing is None else list(packing.chunks) for packing in packings]
+    return [
+        [] if packing is None else [_staged(each) for each in packing.chunks]
+        for packing in packings
+    ]
 
 
-def staging_slot(chunks: Sequence[Sequence[PackedChunk]]) -> int:
-    """Bytes of the largest packed chunk."""
-    return max((each.nbytes for packed in chunks for each in packed if each.packed), default=0)
+def _staged(chunk: PackedChunk) -> Chunk:
+    first, nbytes = 2 * chunk.first, 2 * chunk.weights
+    return Chunk(first, nbytes, chunk.offset, chunk.nbytes, chunk.packed, chunk.exceptions)
 
 
-def sent_bytes(layout: Layout, chunks: Sequence[Sequence[PackedChunk]]) -> int:
+def staging_slot(chunks: Sequence[Sequence[Chunk]]) -> int:
+    """Bytes of the largest chunk that is staged."""
+    return max((each.stored for group in chunks for each in group if each.staged), default=0)
+
+
+def sent_bytes(layout: Layout, chunks: Sequence[Sequence[Chunk]]) -> int:
     streamed = (n for n, resident in enumerate(layout.resident) if not resident)
     return sum(
-        sum(each.nbytes for each in chunks[n]) if chunks[n] else layout.groups[n].nbytes
+        sum(each.stored for each in chunks[n]) if chunks[n] else layout.groups[n].nbytes
         for n in streamed
     )
 
 
-def decoding(device: Device, slot: int, stack: ExitStack) -> tuple[int, int, int, int]:
-    """The kernels that decode packed chunks, and memory of the card for those under way."""
+def staging_memory(device: Device, slot: int, stack: ExitStack) -> tuple[int, int]:
+    """The address of memory of the card for chunks under way, and the bytes of each slot."""
     if not slot:
-        return 0, 0, 0, 0
-    staging = stack.enter_context(device.alloc(_core.STAGING_SLOTS * slot))
+        return 0, 0
+    return stack.enter_context(device.alloc(_core.STAGING_SLOTS * slot)).address, slot
+
+
+def decoding(device: Device, slot: int) -> tuple[int, int]:
+    """The kernels that decode packed chunks."""
+    if not slot:
+        return 0, 0
     kernels = device.kernels
-    return (
-        kernels.function("vk_unpack_bf16"),
-        kernels.function("vk_patch_bf16"),
-        staging.address,
-        slot,
-    )
+    return kernels.function("vk_unpack_bf16"), kernels.function("vk_patch_bf16")
 
 
 def place(

@@ -37,6 +37,7 @@ WITHOUT_RING = (
     "smaller than the weights has one"
 )
 USED_TOGETHER = "fixed: parts use several streamed groups at once, which must not move in the ring"
+OF_ALL_RANKS = "fixed: all ranks have the same resident weights, and none can give way alone"
 NONE_CAN = "fixed: no resident weights can give way"
 
 

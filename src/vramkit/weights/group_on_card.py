@@ -30,7 +30,7 @@ class GroupOnCard(ShownGroup):
         self.resident = manager.layout.resident[number] and not manager.gives_way(
             self._group.layer, self._group.name
         )
-        self._settled = False
+        self._settled, self._store = False, store
 
     @property
     def closed(self) -> bool:
@@ -60,6 +60,6 @@ class GroupOnCard(ShownGroup):
         try:
             if self._settled and self._manager.memory_is_there():
                 for host, card in zip(self._in_host, self._on_card, strict=True):
-                    host.copy_(card)
+                    self._store.keep(host, card)
         finally:
             super().restore()

@@ -14,7 +14,14 @@ from vramkit import _core
 from vramkit.driver.errors import ClosedError
 from vramkit.driver.types import Owner, SupportsCudaStream, integer, shown, size, truth
 from vramkit.report.units import bytes_text
-from vramkit.weights.card_memory import decoding, packed_chunks, place, sent_bytes, staging_slot
+from vramkit.weights.card_memory import (
+    decoding,
+    place,
+    sent_bytes,
+    staging_memory,
+    staging_slot,
+)
+from vramkit.weights.gather import Gather, staged_chunks
 from vramkit.weights.giving_way import (
     NONE_CAN,
     WITHOUT_POOL,
@@ -70,7 +77,8 @@ class WeightManager(Owner):
     host memory, which must stay valid until close(). Every group keeps its device address, unless
     residents give way. With
     `packings`, the bytes of a group are what its Packing has stored, and are decoded on the card;
-    the staging for that counts against the budget.
+    the staging for that counts against the budget. With a `gather`, this card gets a share of each
+    group from its host and the others' shares from them.
 
     A layer calls wait_group_ready() before it issues work that uses a group, and release() behind
     it; using() is both. What comes next is copied meanwhile, by the policy. begin_pass() tells
@@ -102,6 +110,7 @@ class WeightManager(Owner):
         prefer: Collection[int] = (),
         chunk: int = CHUNK,
         packings: Sequence[Packing | None] = (),
+        gather: Gather | None = None,
         pool: Pool | None = None,
         timing: bool = False,
     ) -> None:
@@ -118,7 +127,7 @@ class WeightManager(Owner):
             raise ValueError(f"there are {len(groups)} groups and {len(sources)} sources")
         if not (chunk := size(chunk, "chunk")) or chunk % ALIGNMENT:
             raise ValueError(f"chunk is {chunk}; it may be a multiple of {ALIGNMENT} bytes")
-        self._chunks = chunks = packed_chunks(groups, packings)
+        self._chunks = chunks = staged_chunks(groups, packings, gather)
         slot = staging_slot(chunks)
         self.staging_bytes = _core.STAGING_SLOTS * slot
         first = plan_schedule(
@@ -129,10 +138,15 @@ class WeightManager(Owner):
             policy=self.policy,
             prefer=prefer,
             packings=packings,
+            gather=gather,
         )
         self.layout = first.layout
         self.sent_bytes = sent_bytes(self.layout, chunks)
-        """What the link carries in a pass: the streamed groups, packed or as they are."""
+        """What the link carries in a pass: streamed groups, packed, in shares, or as they are."""
+        if gather is not None:
+            if pool is not None:
+                raise ValueError("residents that give way differ by rank: pool excludes gather")
+            gather.prepare(slot)
         give_way = () if pool is None else that_give_way(self.layout, prefer)
         self.fixed_because: str | None = None
         """Why residents do not give way; None: some do."""
@@ -148,13 +162,14 @@ class WeightManager(Owner):
                 self.ring_address,
                 self.layout.ring_bytes,
                 [
-                    (str(group), address, source, group.nbytes, packed)
-                    for group, address, source, packed in zip(
+                    (str(group), address, source, group.nbytes, staged)
+                    for group, address, source, staged in zip(
                         groups, self._addresses, sources, chunks, strict=True
                     )
                 ],
                 chunk,
-                decoding(device, slot, stack),
+                staging_memory(device, slot, stack),
+                decoding(device, slot) if gather is None else gather,
             )
             come_and_go = stack.enter_context(device.stream()) if give_way else None
             self._memory = stack.pop_all()
@@ -532,14 +547,17 @@ def plan_schedule(
     policy: str | Policy = "auto",
     prefer: Collection[int] = (),
     packings: Sequence[Packing | None] = (),
+    gather: Gather | None = None,
 ) -> Schedule:
     """What a WeightManager with these arguments begins with. Raises what it would raise."""
     chosen = chosen_policy(policy)
     whole = size(budget, "budget")
-    staging = _core.STAGING_SLOTS * staging_slot(packed_chunks(groups, packings))
+    slot = staging_slot(staged_chunks(groups, packings, gather))
+    staging = _core.STAGING_SLOTS * slot
+    staged = "packed weights" if gather is None else "shares"
     if staging >= whole > 0:
         raise BudgetError(
-            f"budget is {bytes_text(whole)}; packed weights on their way take {bytes_text(staging)}"
+            f"budget is {bytes_text(whole)}; {staged} on their way take {bytes_text(staging)}"
         )
     try:
         layout = plan_layout(
@@ -553,7 +571,7 @@ def plan_schedule(
     except BudgetError as error:
         if not staging:
             raise
-        besides = f"besides: packed weights on their way, {bytes_text(staging)}"
+        besides = f"besides: {staged} on their way, {bytes_text(staging)}"
         raise BudgetError(f"{error}\n  {besides}") from None
     return make_schedule(layout, range(len(groups)), chosen)
 

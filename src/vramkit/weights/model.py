@@ -32,6 +32,8 @@ class Weight(NamedTuple):
     is_buffer: bool
     offset: int = 0
     """In its group."""
+    whole: Any = None
+    """The DTensor of which `tensor` is this rank's part; None: it is no part."""
 
     @property
     def nbytes(self) -> int:
@@ -40,7 +42,13 @@ class Weight(NamedTuple):
     @property
     def version(self) -> int:
         """Counts the writes to it, but for those to `.data`."""
-        return int(self.tensor._version)
+        written = 0 if self.whole is None else self.whole._version
+        return int(self.tensor._version + written)
+
+    @property
+    def requires_grad(self) -> bool:
+        shown = self.tensor if self.whole is None else self.whole
+        return bool(shown.requires_grad)
 
 
 class Part(NamedTuple):
@@ -210,8 +218,10 @@ def _collect(torch: Any, model: Any) -> list[Weight]:
                 if tensor is None:
                     continue
                 name = f"{path}.{key}" if path else key
-                known = found.get(id(tensor), Weight(tensor, (), (), is_buffer))
-                found[id(tensor)] = known._replace(
+                part = part_of(tensor)
+                whole = None if part is tensor else tensor
+                known = found.get(id(part), Weight(part, (), (), is_buffer, whole=whole))
+                found[id(part)] = known._replace(
                     names=(*known.names, name), owners=(*known.owners, (module, key))
                 )
     return list(found.values())
@@ -221,7 +231,7 @@ def _trained(weights: Sequence[Weight]) -> set[int]:
     """Parameters that are trained while most of the model is frozen: adapters. They stay on the
     card. Where most require a gradient, nobody froze the model: it is as it was loaded."""
     parameters = [weight for weight in weights if not weight.is_buffer]
-    trained = [weight for weight in parameters if weight.tensor.requires_grad]
+    trained = [weight for weight in parameters if weight.requires_grad]
     if 2 * _bytes(trained) > _bytes(parameters):
         return set()
     return {id(weight.tensor) for weight in trained}
@@ -241,6 +251,8 @@ def _refuse(torch: Any, weights: Sequence[Weight], meta: bool) -> None:
                 f"{name} is on the meta device and has no values; load the weights first, or give "
                 "offload() their source"
             )
+        if tensor.is_meta and weight.whole is not None:
+            raise UnsupportedModel(f"{name} is a DTensor on the meta device: load it first")
         if type(tensor) not in plain:
             raise UnsupportedModel(
                 f"{name} is a {type(tensor).__name__}, a kind of tensor whose bytes vramkit does "
@@ -293,10 +305,18 @@ def _place(weights: Sequence[Weight]) -> tuple[tuple[Weight, ...], int]:
     return tuple(placed), end
 
 
+def part_of(tensor: Any) -> Any:
+    """What this rank has of a DTensor: an ordinary tensor, always the same one. Other tensors are
+    what they are."""
+    distributed = sys.modules.get("torch.distributed.tensor")
+    is_whole = distributed is not None and isinstance(tensor, distributed.DTensor)
+    return tensor._local_tensor if is_whole else tensor
+
+
 def _tensors(module: Any) -> Iterator[Any]:
     for each in module.modules():
         for own in (each._parameters, each._buffers):
-            yield from (tensor for tensor in own.values() if tensor is not None)
+            yield from (part_of(tensor) for tensor in own.values() if tensor is not None)
 
 
 # Modules

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
-import vramkit.driver
-from vramkit.driver.types import Span, integer, shown, truth
+from vramkit.driver.types import Span, integer, truth
 from vramkit.integrations._frameworks import imported
 from vramkit.report.units import bytes_text
 from vramkit.weights.backward import Backward
 from vramkit.weights.budget import parse_budget
 from vramkit.weights.experts import ExpertCache
-from vramkit.weights.giving_way import USED_TOGETHER, require_pool
+from vramkit.weights.gather import gather_of
+from vramkit.weights.giving_way import OF_ALL_RANKS, USED_TOGETHER, require_pool
 from vramkit.weights.group_on_card import GroupOnCard
 from vramkit.weights.hooks import ModelHooks, PartHooks
 from vramkit.weights.layout import ALIGNMENT, BudgetError, Layout
@@ -24,13 +23,23 @@ from vramkit.weights.model import SMALL, Model, analyse
 from vramkit.weights.packing import Packing
 from vramkit.weights.planner.planning import plan
 from vramkit.weights.planner.result import Prediction
+from vramkit.weights.preparing import (
+    chosen_device,
+    leave_inference,
+    marked,
+    refuse_second,
+    require_meta,
+    used_together,
+)
 from vramkit.weights.progress import Progress
 from vramkit.weights.progress import shown as shown_progress
+from vramkit.weights.ranks import agree, ranks_text, refuse_beside_group
 from vramkit.weights.recording import RecordedPass, measured_pass
 from vramkit.weights.report import OffloadReport, make_report
 from vramkit.weights.routed_group import ExpertHooks, RoutedGroup
 from vramkit.weights.routing import Routing, expert_layers, plan_routing
 from vramkit.weights.schedule import Policy
+from vramkit.weights.shared_store import SharedStore
 from vramkit.weights.store import (
     Kept,
     PackedStore,
@@ -39,6 +48,7 @@ from vramkit.weights.store import (
     memory_of,
     packed_if_it_pays,
 )
+from vramkit.weights.team import Team
 from vramkit.weights.torch_memory import TorchMemory, pool_of_torch, torch_memory
 
 if TYPE_CHECKING:
@@ -50,8 +60,6 @@ LINK_SAMPLE = 256 << 20
 
 SAMPLED = 4 << 20
 """Weights that tell what packing would save."""
-
-_offloaded: weakref.WeakSet[Any] = weakref.WeakSet()  # modules
 
 
 def offload(
@@ -67,6 +75,7 @@ def offload(
     packing: Literal["off", "bf16-12", "auto"] = "off",
     experts: Literal["whole", "routed"] = "whole",
     pool: Pool | None = None,
+    group: Any = None,
     progress: Progress | None = None,
 ) -> Offload:
     """Run a torch.nn.Module with its weights in host memory and `budget` of the card.
@@ -85,27 +94,32 @@ def offload(
     router has chosen, and keeps recently used ones on the card: the host waits for each layer's
     routing. Resident weights give way when `pool` is short of memory, and return when there is
     room; the default is the pool that serves PyTorch (integrations.torch.install()), and without
-    one they stay. `progress(done, total)` is called in bytes while weights are laid out; without
-    it, a terminal shows a bar for models of 1 GiB and more.
+    one they stay. With a process `group` of torch.distributed, each rank copies a share of each
+    group of weights over its own link, and the ranks gather the rest; all of them call this, and
+    then the model, alike. `progress(done, total)` is called in bytes while weights are laid out;
+    without it, a terminal shows a bar for models of 1 GiB and more.
 
     Inference runs under torch.no_grad() or torch.inference_mode(). To train adapters, freeze the
     other weights before this call: what is trained stays on the card, and backward streams the
     frozen weights once more, in its own order.
     """
-    return Offload(
-        model,
-        budget,
-        device=device,
-        policy=policy,
-        ring=ring,
-        keep_below=keep_below,
-        whole=whole,
-        source=source,
-        packing=packing,
-        experts=experts,
-        pool=pool,
-        progress=progress,
-    )
+    team = None if group is None else Team(imported("torch", "torch"), group)
+    with nullcontext() if team is None else team.telling():
+        return Offload(
+            model,
+            budget,
+            device=device,
+            policy=policy,
+            ring=ring,
+            keep_below=keep_below,
+            whole=whole,
+            source=source,
+            packing=packing,
+            experts=experts,
+            pool=pool,
+            team=team,
+            progress=progress,
+        )
 
 
 class Offload:
@@ -127,6 +141,7 @@ class Offload:
         packing: Literal["off", "bf16-12", "auto"],
         experts: Literal["whole", "routed"],
         pool: Pool | None,
+        team: Team | None,
         progress: Progress | None,
     ) -> None:
         torch = imported("torch", "torch")
@@ -145,11 +160,14 @@ class Offload:
                 "packed; choose one of them"
             )
         self._torch, self.model = torch, model
-        self.device = _chosen_device(device)
+        self.device = chosen_device(torch, device, team)
         is_pool_given = pool is not None
-        if pool is None:
+        if team is not None:
+            refuse_beside_group(packing, experts, pool, source)
+            packing = "off"
+        elif pool is None:
             pool = pool_of_torch(self.device)
-        else:
+        if pool is not None:
             require_pool(pool, self.device)
         small = integer(keep_below, "keep_below")
         parsed = analyse(
@@ -160,7 +178,7 @@ class Offload:
             meta=source is not None,
             routed=experts == "routed",
         )
-        _refuse_second(model)
+        refuse_second(model)
         self.budget = parse_budget(budget, self.device.memory_info().total)
         kept = sum(-(-weight.nbytes // ALIGNMENT) * ALIGNMENT for weight in parsed.kept)
         if not parsed.groups:
@@ -175,8 +193,15 @@ class Offload:
                 "are named in whole=[...] are streamed with all they hold"
             )
         if source is not None:
-            _require_meta(parsed)
+            require_meta(parsed)
         self.kept_bytes, self._ring = kept, ring
+        self._team = team
+        if team is not None:
+            facts = {"budget": self.budget, "ring": ring, "policy": policy, "keep_below": small}
+            facts |= {"the card's granularity": self.device.granularity}
+            if not agree(team, parsed, facts, loaded=source is None):
+                self._team, pool = None, pool_of_torch(self.device)
+        self._ranks = None if team is None else ranks_text(team, self._team is not None)
         # The first parameter tells other libraries on which device a model is.
         routing = Routing(0, 0)
         if experts == "routed":
@@ -185,7 +210,7 @@ class Offload:
             "budget": self.budget - kept - routing.device_bytes,
             "ring": ring,
             "policy": policy,
-            "prefer": [0, *_used_together(parsed)],
+            "prefer": [0, *used_together(parsed)],
         }
         layout = self._plan(parsed, settings)  # before anything is mapped
         if not layout.streamed_bytes and experts == "whole":
@@ -196,13 +221,20 @@ class Offload:
         if packing == "auto" and (source or experts == "routed" or not layout.streamed_bytes):
             packing = "off"
         # Parameters would become inference tensors, which cannot be trained later.
-        with torch.inference_mode(False), torch.no_grad(), ExitStack() as undo:
-            _leave_inference(torch, parsed)
+        telling = nullcontext() if team is None else team.telling()
+        with torch.inference_mode(False), torch.no_grad(), ExitStack() as undo, telling:
+            leave_inference(torch, parsed)
             self._memory: TorchMemory = torch_memory(torch, self.device)
             undo.callback(self._memory.close)
+            if team is not None:
+                undo.callback(team.leave)
             self._store = self._make_store(parsed, packing, settings)
             undo.callback(self._store.close)
             settings["packings"] = self._store.packings
+            if self._team is not None:
+                settings["gather"] = undo.enter_context(
+                    gather_of(torch, self.device, self._team, self._memory)
+                )
             layout = self._plan(parsed, settings)  # before anything is moved
             together = any(
                 sum(not layout.resident[number] for number in part.groups) > 1
@@ -223,6 +255,8 @@ class Offload:
             self._fixed_because = self.manager.fixed_because
             if together and pool is not None:
                 self._fixed_because = USED_TOGETHER
+            if self._team is not None:
+                self._fixed_because = OF_ALL_RANKS
             self.experts: ExpertCache | None = None
             if parsed.experts:
                 layers = expert_layers(parsed, self._store.addresses)
@@ -238,8 +272,7 @@ class Offload:
                 undo.callback(group.restore)
                 if group.resident:
                     group.settle()
-            _offloaded.add(model)
-            undo.callback(_offloaded.discard, model)
+            undo.enter_context(marked(model))
             backward = Backward(torch)
             undo.callback(backward.finish)
             parts = [
@@ -275,6 +308,8 @@ class Offload:
             yield ExpertHooks(self._torch, experts, group, backward, self.experts)
 
     def _begin_pass(self) -> None:
+        if self._team is not None:
+            self._team.require_whole()
         self.manager.begin_pass()
         if self.experts is not None:
             self.experts.begin_pass()
@@ -282,6 +317,8 @@ class Offload:
     def _make_store(
         self, model: Model, packing: str, settings: dict[str, Any]
     ) -> Store | PackedStore:
+        if self._team is not None:
+            return SharedStore(self._torch, self.device, model, self._team)
         if packing == "bf16-12":
             return PackedStore(self._torch, self.device, model)
         if packing == "auto":
@@ -335,6 +372,7 @@ class Offload:
             predicted_s=self.predict().pass_s if truth(predict, "predict") else None,
             giving_way=self.manager.giving_way(),
             fixed_because=self._fixed_because,
+            ranks=self._ranks,
         )
 
     def timeline(self) -> RecordedPass:
@@ -350,18 +388,23 @@ class Offload:
         return found
 
     def predict(
-        self, profile: str = "h200", *, seconds: Sequence[float] | None = None
+        self,
+        profile: str = "h200",
+        *,
+        seconds: Sequence[float] | None = None,
+        gather_bytes_per_s: float | None = None,
     ) -> Prediction:
         """What the planner says of this model in this budget, on a card with that profile.
 
-        The compute time of each group is that of the last pass, or `seconds`. Takes a second or
-        two: the engine runs on the simulated GPU, in a process of its own."""
+        The compute time of each group is that of the last pass, or `seconds`. Several ranks need
+        `gather_bytes_per_s`, what a card gets from the others. Takes a second or two:
+        the engine runs on the simulated GPU, in a process of its own."""
         if self.experts is not None:
             raise ValueError(
                 'with experts="routed" a pass depends on what the tokens choose, which nobody can '
                 "predict; report() says what the last pass took"
             )
-        if self.manager.staging_bytes:
+        if isinstance(self._store, PackedStore):
             raise ValueError("the planner knows no packed weights: predict() needs packing='off'")
         layout = self.manager.layout
         if seconds is None:
@@ -380,6 +423,8 @@ class Offload:
             policy=self.manager.policy,
             ring=self._ring,
             seconds=seconds,
+            ranks=1 if self._team is None else self._team.size,
+            gather_bytes_per_s=gather_bytes_per_s,
             compare=False,
         )
         return planned.chosen
@@ -390,7 +435,7 @@ class Offload:
 
     def _sample(self, model: Model) -> float | None:
         """Which part of a streamed group's bytes packing would leave. Some milliseconds."""
-        if isinstance(self._store, PackedStore):
+        if isinstance(self._store, PackedStore | SharedStore):
             return None
         low = [
             (weight.nbytes, number, weight)
@@ -437,52 +482,11 @@ class Offload:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *args: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self._team is not None and error is not None:
+            self._team.fail(error)  # the others need not wait for this rank
         self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else bytes_text(self.budget)
         return f"<Offload of a {type(self.model).__name__}, {state}>"
-
-
-def _chosen_device(device: Device | int | None) -> Device:
-    if isinstance(device, vramkit.driver.Device):
-        return device
-    if device is not None and not hasattr(type(device), "__index__"):
-        raise TypeError(
-            f"device is {shown(device)}; it may be None, a number, or a Device of vramkit.driver"
-        )
-    return vramkit.driver.open().device(0 if device is None else integer(device, "device"))
-
-
-def _used_together(model: Model) -> list[int]:
-    """Groups of parts that use several, by ties: residents are never in each other's way."""
-    return [group for part in model.parts if len(part.groups) > 1 for group in part.groups]
-
-
-def _leave_inference(torch: Any, model: Model) -> None:
-    """Inference tensors cannot show other memory: each becomes an ordinary one, the same object."""
-    for weight in (*model.kept, *(weight for weights in model.weights for weight in weights)):
-        if weight.tensor.is_inference():
-            value = weight.tensor.clone()
-            if not weight.is_buffer:
-                value = torch.nn.Parameter(value, requires_grad=weight.tensor.requires_grad)
-            torch.utils.swap_tensors(weight.tensor, value)
-
-
-def _require_meta(model: Model) -> None:
-    """A source that would not be used is an error."""
-    for weights in model.weights:
-        for weight in weights:
-            if not weight.tensor.is_meta:
-                raise ValueError(
-                    f"source has no effect: {weight.names[0]} has its values already; build the "
-                    'model with torch.device("meta") to load it by offload()'
-                )
-
-
-def _refuse_second(model: Any) -> None:
-    for module in model.modules():
-        if module in _offloaded:
-            which = "this model" if module is model else f"its part {type(module).__name__}"
-            raise ValueError(f"{which} is offloaded already; close that Offload first")

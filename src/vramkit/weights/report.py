@@ -71,6 +71,8 @@ class OffloadReport(msgspec.Struct, frozen=True):
     """Of resident weights that give way when memory is short."""
     fixed_because: str | None = WITHOUT_POOL
     """Why there are none such; None: there are."""
+    ranks: str | None = None
+    """How several processes share the work; None: there is one."""
 
     @property
     def link_utilisation(self) -> float | None:
@@ -138,6 +140,13 @@ class OffloadReport(msgspec.Struct, frozen=True):
             f"{given.returned} returned, {bytes_text(given.away_bytes)} are streamed meanwhile"
         )
 
+    @property
+    def _sent_text(self) -> str:
+        if self.sent_bytes >= self.streamed_bytes:
+            return ""
+        sent = bytes_text(self.sent_bytes)
+        return f", packed to {sent}" if self.ranks is None else f", {sent} over this link"
+
     def __str__(self) -> str:
         rows = [
             ("on the card", f"{bytes_text(self.resident_bytes)} resident, ring of "
@@ -146,10 +155,11 @@ class OffloadReport(msgspec.Struct, frozen=True):
              + f"; budget {bytes_text(self.budget)}"),
             ("in host memory", f"{bytes_text(self.host_bytes)}, pinned"),
             ("streamed in a pass", bytes_text(self.streamed_bytes)
-             + (f", packed to {bytes_text(self.sent_bytes)}"
-                if self.sent_bytes < self.streamed_bytes else "")),
+             + self._sent_text),
             ("if memory is short", self._giving_way_text),
         ]  # fmt: skip
+        if self.ranks is not None:
+            rows.append(("ranks", self.ranks))
         if self.experts is not None:
             rows.append(("experts", str(self.experts)))
         if self.link_bytes_per_s is not None and self.link_s is not None:
@@ -191,6 +201,7 @@ def make_report(
     predicted_s: float | None = None,
     giving_way: GivingWayStats | None = None,
     fixed_because: str | None = WITHOUT_POOL,
+    ranks: str | None = None,
 ) -> OffloadReport:
     waits: tuple[Wait, ...] = ()
     wall = waited = 0.0
@@ -222,6 +233,7 @@ def make_report(
         predicted_s=predicted_s,
         giving_way=giving_way,
         fixed_because=fixed_because,
+        ranks=ranks,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from vramkit.driver.types import SupportsCudaStream
 from vramkit.weights.backward import StreamedGroup
-from vramkit.weights.model import Weight
+from vramkit.weights.model import Weight, part_of
 from vramkit.weights.store import PackedStore, Store, move, shaped
 from vramkit.weights.torch_memory import TorchMemory
 
@@ -30,7 +30,7 @@ class ShownGroup(ABC):
         self._nbytes, self._memory, self._weights = nbytes, memory, weights
         self._look_at(address)
         self._in_host = [store.view(number, weight) for weight in weights]
-        self._is_packed = isinstance(store, PackedStore)
+        self._fixed = store.fixed
         self._written = [weight.version for weight in weights]
         self._calls = 0  # of parts that show its parameters on the card
 
@@ -106,7 +106,13 @@ class ShownGroup(ABC):
 
     def require_frozen(self) -> None:
         for weight in self._weights:
-            if weight.tensor.requires_grad:
+            if weight.whole is not None:
+                raise RuntimeError(
+                    f"{weight.names[0]} is a DTensor and streamed: call the model under "
+                    "torch.no_grad() or torch.inference_mode(); backward through streamed parts of "
+                    "a model is not there yet"
+                )
+            if weight.requires_grad:
                 raise RuntimeError(
                     f"{weight.names[0]} is streamed and requires a gradient: for inference, call "
                     "the model under torch.no_grad() or torch.inference_mode(); to train adapters, "
@@ -138,10 +144,10 @@ class ShownGroup(ABC):
                     "the Offload first, then change the model"
                 )
             if not self.resident and weight.version != self._written[number]:
-                if self._is_packed:
+                if self._fixed is not None:
                     raise RuntimeError(
-                        f"{weight.names[0]} was written after it was packed; close the Offload "
-                        "first, then change the model"
+                        f"{weight.names[0]} was written {self._fixed}; close the "
+                        "Offload first, then change the model"
                     )
                 self._written[number] = weight.version
                 self._outdate()
@@ -152,4 +158,4 @@ def _layout(tensor: Any) -> tuple[Any, ...]:
 
 
 def _attribute(module: Any, key: str) -> Any:
-    return module._parameters.get(key, module._buffers.get(key))
+    return part_of(module._parameters.get(key, module._buffers.get(key)))

@@ -120,9 +120,12 @@ class Slab(HostMemory):
             raise TypeError(f"device is {shown(device)}; it may be a Device of vramkit.driver")
         nbytes = integer(nbytes, "nbytes", 1, MOST)
         require(nbytes - released, f"a slab of {bytes_text(nbytes)}")
-        memory = _SlabRange(HostPages(nbytes), nbytes)
+        self._take(device, HostPages(nbytes), nbytes)
+
+    def _take(self, device: Device, pages: HostPages, nbytes: int) -> None:
+        memory = _SlabRange(pages, nbytes)
         self._use(device, memory)
-        _ranges[memory.pages.address] = memory
+        _ranges[pages.address] = memory
 
     def _use(self, device: Device, memory: _SlabRange) -> None:
         self._pages = memory.pages

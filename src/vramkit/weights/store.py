@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from vramkit.weights.checkpoint import Checkpoint, Reading, read_all
 from vramkit.weights.model import Model, Weight
 from vramkit.weights.packing import Packing
 from vramkit.weights.progress import Progress
-from vramkit.weights.safetensors import ModelError
+from vramkit.weights.safetensors import ModelError, StoredTensor
 from vramkit.weights.slab import Slab, is_in_slab
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class _InSlab:
     _slab: Slab
     _offsets: list[int]  # of the groups
     _homes: list[tuple[Any, Any]]  # tensors that were not in host memory, and where
+    fixed: str | None = None
+    """When a weight must not be written; None: it may be."""
 
     @property
     def nbytes(self) -> int:
@@ -46,6 +48,10 @@ class _InSlab:
         ends = list(accumulate(sizes))
         self._offsets = [0, *ends[:-1]]
         return ends[-1]
+
+    def keep(self, host: Any, value: Any) -> None:
+        """What was written on the card, into the host tensor of a weight."""
+        host.copy_(value)
 
     def close(self) -> None:
         _return_home(self._torch, self._homes)
@@ -63,12 +69,15 @@ class Store(_InSlab):
     ) -> None:
         self._torch, self._model = torch, model
         total = self._lay_out([group.nbytes for group in model.groups])
-        known = self._earlier_slab(device, total)
-        self._slab = known or Slab.unpinned(device, total, released=min(self._released(), total))
+        self._slab = self._make_slab(device, total)
         self._bytes = torch.frombuffer(self._slab.view(), dtype=torch.uint8)
         self._homes = []
         self._were_meta: list[Weight] = []
         self.packings: list[Packing | None] = []
+
+    def _make_slab(self, device: Device, nbytes: int) -> Slab:
+        known = self._earlier_slab(device, nbytes)
+        return known or Slab.unpinned(device, nbytes, released=min(self._released(), nbytes))
 
     def _earlier_slab(self, device: Device, nbytes: int) -> Slab | None:
         """The slab in which an earlier Offload left the weights: there must not be a second one."""
@@ -92,7 +101,7 @@ class Store(_InSlab):
 
     def fill(self, source: Source | None, progress: Progress | None) -> None:
         """Moves the weights here, and pins them. Raises what the source raises."""
-        self._progress = progress
+        self._progress, self._told = progress, 0
         try:
             if source is None:
                 self._take_over()
@@ -108,19 +117,23 @@ class Store(_InSlab):
             raise
 
     def _take_over(self) -> None:
-        """Group by group: each tensor's old memory goes when its values are in the slab."""
-        for number, weights in enumerate(self._model.weights):
-            for weight in weights:
-                tensor = weight.tensor
-                view = self.view(number, weight)
-                if view.data_ptr() != tensor.data_ptr():  # else it is there from an earlier time
-                    with self._torch.no_grad():
-                        view.copy_(tensor.detach())
-                if tensor.device.type != "cpu":
-                    self._homes.append((tensor, tensor.device))
-                tensor.data = view
-            _return_freed()
-            self._tell(number)
+        for number in range(len(self._offsets)):
+            self._take_over_group(number)
+
+    def _take_over_group(self, number: int, *, copied: bool = False) -> None:
+        """Each tensor's old memory goes when its values are in the slab. `copied`: they are."""
+        for weight in self._model.weights[number]:
+            tensor = weight.tensor
+            view = self.view(number, weight)
+            # Else it is there from an earlier time.
+            if not copied and view.data_ptr() != tensor.data_ptr():
+                with self._torch.no_grad():
+                    view.copy_(tensor.detach())
+            if tensor.device.type != "cpu":
+                self._homes.append((tensor, tensor.device))
+            tensor.data = view
+        _return_freed()
+        self._tell(number)
 
     def _read_from(self, checkpoint: Checkpoint) -> None:
         """Straight from the files: only the slab is in host memory."""
@@ -128,17 +141,27 @@ class Store(_InSlab):
             id(weight.tensor): checkpoint.find(weight.names, weight.tensor)
             for weight in self._without_values()
         }
-        for number, weights in enumerate(self._model.weights):
-            views = {id(weight.tensor): self.view(number, weight) for weight in weights}
-            read_all([Reading(found[key], memory_of(view)) for key, view in views.items()])
-            for weight in weights:
-                self._show(weight, views[id(weight.tensor)])
-            self._tell(number)
+        self._read_groups(found)
         for weight in self._model.kept:
             if id(weight.tensor) in found:
                 value = self._torch.empty_like(weight.tensor, device="cpu")
                 read_all([Reading(found[id(weight.tensor)], memory_of(value))])
                 self._show(weight, value)
+
+    def _read_groups(self, found: Mapping[int, StoredTensor]) -> None:
+        for number in range(len(self._offsets)):
+            self._read_group(number, found)
+
+    def _read_group(
+        self, number: int, found: Mapping[int, StoredTensor], *, is_read: bool = False
+    ) -> None:
+        weights = self._model.weights[number]
+        views = {id(weight.tensor): self.view(number, weight) for weight in weights}
+        if not is_read:
+            read_all([Reading(found[key], memory_of(view)) for key, view in views.items()])
+        for weight in weights:
+            self._show(weight, views[id(weight.tensor)])
+        self._tell(number)
 
     def _load_by(self, load: Callable[[Any], object]) -> None:
         """By the model's own loader, which writes into the slab."""
@@ -175,9 +198,9 @@ class Store(_InSlab):
         self._torch.utils.swap_tensors(weight.tensor, value)
 
     def _tell(self, number: int) -> None:
+        self._told += self._model.groups[number].nbytes
         if self._progress is not None:
-            done = self._offsets[number] + self._model.groups[number].nbytes
-            self._progress(done, self._slab.nbytes)
+            self._progress(self._told, self._slab.nbytes)
 
     def view(self, number: int, weight: Weight) -> Any:
         """The host tensor of a weight."""
@@ -216,6 +239,8 @@ class _Unwritten:
 class PackedStore(_InSlab):
     """Groups in one slab, packed where that takes fewer bytes. The weights themselves stay where
     they were, in ordinary host memory, for whoever reads them: 1.75 times their bytes in all."""
+
+    fixed = "after it was packed"
 
     def __init__(
         self,
@@ -335,8 +360,12 @@ def _return_freed() -> None:
 
 def memory_of(tensor: Any) -> memoryview:
     """Of a contiguous tensor in host memory."""
-    nbytes = tensor.numel() * tensor.element_size()
-    return memoryview((ctypes.c_uint8 * nbytes).from_address(tensor.data_ptr())).cast("B")
+    return bytes_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
+
+
+def bytes_at(address: int, nbytes: int) -> memoryview:
+    """Of host memory, which the caller keeps."""
+    return memoryview((ctypes.c_uint8 * nbytes).from_address(address)).cast("B")
 
 
 def shaped(raw: Any, like: Any) -> Any:

@@ -13,6 +13,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vramkit.driver.types import SupportsCudaStream
+from vramkit.weights.model import part_of
 
 if TYPE_CHECKING:
     from vramkit import Pool
@@ -115,6 +116,7 @@ class SimulatedMemory:
 
 def storage_address(torch: Any, tensor: Any) -> int | None:
     """Where the memory of a tensor begins; None: it has none of its own, as in torch.vmap()."""
+    tensor = part_of(tensor)
     if tensor.layout is not torch.strided:
         return None
     try:

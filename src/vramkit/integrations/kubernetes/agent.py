@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import grpc
 
-from vramkit.cluster.cards import MIB, Card, announcing, probe
+from vramkit.cluster.cards import Card, Probe, announcing
 from vramkit.integrations.kubernetes import libraries
 from vramkit.integrations.kubernetes.api import handlers
 from vramkit.integrations.kubernetes.cdi import (
@@ -24,7 +24,13 @@ from vramkit.integrations.kubernetes.cdi import (
     parse_device_name,
     qualified,
 )
-from vramkit.integrations.kubernetes.kubelet import allocations, identity, register
+from vramkit.integrations.kubernetes.kubelet import (
+    KubeletError,
+    allocations,
+    answers,
+    identity,
+    register,
+)
 from vramkit.integrations.kubernetes.plugin import DevicePlugin
 from vramkit.integrations.kubernetes.units import Unit, card_tag
 from vramkit.launch.gate import NAMES
@@ -85,12 +91,12 @@ class Agent:
         oversubscription: float | None = None,
         places: Places | None = None,
         rhythm: Rhythm | None = None,
-        find_cards: Callable[[], list[tuple[str, int]]] = probe,
+        find_cards: Callable[[], list[tuple[str, int]]] | None = None,
     ) -> None:
-        """`find_cards`: UUID and bytes of each card that works now. Raises OSError."""
+        """`find_cards`: UUID and bytes of each card that works now; raises OSError."""
         self.unit, self.nvidia, self.oversubscription = unit, nvidia, oversubscription
         self.places, self.rhythm = places or Places(), rhythm or Rhythm()
-        self._find_cards = find_cards
+        self._find_cards = find_cards or Probe()
         self._specs = Specs(self.places.cdi)
         self._keeper = Keeper(self.places.socket)
         self._gate = libraries.installed(self.places.libraries)
@@ -98,6 +104,10 @@ class Agent:
         self._endpoint = f"{unit.resource.replace('/', '-')}.sock"
         self._server: Any = None
         self._kubelet: tuple[int, int] | None = None
+        self._own: tuple[int, int] | None = None
+        """What the socket is that this process has made."""
+        self._awaited = False
+        """It was said that the kubelet does not answer."""
         self._with_daemon = False
         self._told = ShareSettings()
         self._ended = threading.Event()
@@ -135,28 +145,35 @@ class Agent:
     # The kubelet
 
     def _look_at_sockets(self) -> None:
-        """A kubelet that starts removes all sockets of plugins, and knows none of them."""
+        """A kubelet that starts removes all sockets of plugins, and knows none of them. One that
+        has ended its stream takes the plugin for gone."""
         kubelet = self.places.plugins / "kubelet.sock"
         found = identity(kubelet)
-        serves = self._server is not None and identity(self.socket) is not None
-        if found is None or (serves and found == self._kubelet):
+        serves = self._server is not None and identity(self.socket) == self._own
+        if found is None:
             return
+        if serves and found == self._kubelet and not self._plugin.stream_was_lost():
+            return
+        if identity(self.socket) != self._own and answers(self.socket):
+            raise KubeletError(
+                f"another plugin serves {self.socket}; a node has one, so end that one first"
+            )
         self._stop_serving()
         self._serve()
         if register(kubelet, self._endpoint, self.unit.resource):
-            self._kubelet = found
+            self._kubelet, self._awaited = found, False
             logger.info("registered %s with the kubelet", self.unit.resource)
-        else:
+        elif not self._awaited:
+            self._awaited = True
             logger.warning("the kubelet does not answer at %s", kubelet)
 
     def _serve(self) -> None:
         self.socket.unlink(missing_ok=True)
-        self._plugin.begin_streams()
         server = grpc.server(ThreadPoolExecutor(8, thread_name_prefix="kubelet"))
         server.add_generic_rpc_handlers([handlers("v1beta1.DevicePlugin", self._plugin)])
         server.add_insecure_port(f"unix://{self.socket}")
         server.start()
-        self._server = server
+        self._server, self._own = server, identity(self.socket)
 
     def _stop_serving(self) -> None:
         if self._server is not None:
@@ -164,7 +181,9 @@ class Agent:
             self._server.stop(grace=1.0).wait()
             self._server = None
             self._kubelet = None
-        self.socket.unlink(missing_ok=True)
+        if self._own is not None and identity(self.socket) == self._own:
+            self.socket.unlink(missing_ok=True)
+        self._own = None
 
     # Cards
 
@@ -214,15 +233,14 @@ class Agent:
                 self._specs.write(name, self._edits(parsed[1]))
 
     def _clean_up(self) -> None:
-        found = allocations(self.places.pod_resources, self.unit)
+        found = allocations(self.places.pod_resources)
         if found is None:
             logger.info("the kubelet does not say what pods have: nothing is removed")
             return
-        in_use = {(tag, count * self.unit.mib * MIB) for tag, count in found}
 
         def is_used(name: str) -> bool:
             parsed = parse_device_name(name)
-            return parsed is not None and (card_tag(parsed[0]), parsed[1]) in in_use
+            return parsed is not None and (card_tag(parsed[0]), parsed[1]) in found
 
         try:
             for name in self._specs.prune(is_used):

@@ -11,8 +11,10 @@ import json
 import os
 import re
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +71,8 @@ class Specs:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        # Between the look at a file's age and its end it could be written for another pod.
+        self._lock = threading.Lock()
 
     def write(self, name: str, edits: Edits) -> Path:
         """Whole or not at all: a container runtime reads the folder at any time."""
@@ -85,7 +89,8 @@ class Specs:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump(spec, file, indent=2)
             os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
+            with self._lock:
+                os.replace(temporary, path)
         except OSError:
             os.unlink(temporary)
             raise
@@ -98,11 +103,23 @@ class Specs:
     def prune(
         self, is_used: Callable[[str], bool], young_seconds: float = YOUNG_SECONDS
     ) -> list[str]:
-        """Removes the files of amounts that no pod has. Returns their names."""
-        removed = []
-        for name in self.names():
-            path = self.folder / f"{PREFIX}{name}.json"
-            if not is_used(name) and time.time() - path.stat().st_mtime >= young_seconds:
-                path.unlink(missing_ok=True)
-                removed.append(name)
-        return removed
+        """Removes the files of amounts that no pod has. Returns their names.
+
+        Also what a plugin was writing when it was killed.
+        """
+        for path in self.folder.glob(f".{PREFIX}*"):
+            self._remove(path, young_seconds)
+        unused = [name for name in self.names() if not is_used(name)]
+        return [
+            name
+            for name in unused
+            if self._remove(self.folder / f"{PREFIX}{name}.json", young_seconds)
+        ]
+
+    def _remove(self, path: Path, young_seconds: float) -> bool:
+        """Unless it is young, or gone."""
+        with self._lock, suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime >= young_seconds:
+                path.unlink()
+                return True
+        return False

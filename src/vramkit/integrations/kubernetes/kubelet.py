@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import grpc
 
+from vramkit.cluster.cards import MIB
 from vramkit.integrations.kubernetes.api import MESSAGES, VERSION, caller
 from vramkit.integrations.kubernetes.units import Unit, UnitError, tag_of
 
@@ -15,7 +17,7 @@ LARGEST_LIST = 64 << 20
 
 
 class KubeletError(RuntimeError):
-    """The kubelet refuses the plugin; the text is its own."""
+    """The kubelet refuses the plugin, in its own words, or has another one."""
 
 
 def register(kubelet: Path, endpoint: str, resource: str) -> bool:
@@ -43,8 +45,21 @@ def identity(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_ctime_ns
 
 
-def allocations(pod_resources: Path, unit: Unit) -> list[tuple[str, int]] | None:
-    """What containers of this node have: the tag of the card, and the number of units.
+def answers(path: Path) -> bool:
+    """Whether some process serves this socket; one that was killed leaves a socket that nobody
+    serves."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
+        trial.settimeout(SECONDS)
+        try:
+            trial.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def allocations(pod_resources: Path) -> list[tuple[str, int]] | None:
+    """What containers of this node have: the tag of the card, and bytes; in any unit, since pods
+    outlive a plugin that counted in another one.
 
     None: the kubelet does not say.
     """
@@ -56,18 +71,18 @@ def allocations(pod_resources: Path, unit: Unit) -> list[tuple[str, int]] | None
             )
         except grpc.RpcError:
             return None
+    ids: dict[tuple[int, str], list[str]] = {}
+    containers = [each for pod in answer.pod_resources for each in pod.containers]
+    for number, container in enumerate(containers):
+        for devices in container.devices:
+            # The kubelet may tell the units of one container in several parts.
+            ids.setdefault((number, devices.resource_name), []).extend(devices.device_ids)
     found = []
-    for pod in answer.pod_resources:
-        for container in pod.containers:
-            ids = [
-                each
-                for devices in container.devices
-                if devices.resource_name == unit.resource
-                for each in devices.device_ids
-            ]
-            if ids:
-                try:
-                    found.append((tag_of(ids[0]), len(ids)))
-                except UnitError:
-                    return None
+    for (_, resource), each in ids.items():
+        unit = Unit.of(resource)
+        if unit is not None and each:
+            try:
+                found.append((tag_of(each[0]), len(each) * unit.mib * MIB))
+            except UnitError:
+                return None
     return found

@@ -34,12 +34,14 @@ def installed(folder: Path) -> Path:
         os.replace(made, target)
     except OSError:
         shutil.rmtree(made, ignore_errors=True)
-        raise
+        if not target.is_dir():  # else another process has made the same meanwhile
+            raise
     return target
 
 
 def prune(folder: Path, kept: Path) -> None:
-    """Removes other versions: no container uses any."""
-    for each in folder.glob("gate-*"):
+    """Removes other versions, and what was being copied when a plugin was killed: no container uses
+    any."""
+    for each in (*folder.glob("gate-*"), *folder.glob(".gate-*")):
         if each != kept:
             shutil.rmtree(each, ignore_errors=True)

@@ -34,7 +34,10 @@ class DevicePlugin:
         self._healthy: frozenset[str] = frozenset()
         self._version = 0
         self._changed = threading.Condition()
-        self._ended = False
+        self._generation = 0
+        """Of the server: streams of an earlier one end, and do not count."""
+        self._streams = 0
+        self._lost = False
 
     def update(self, cards: Sequence[Card], healthy: Collection[str]) -> None:
         """A card that is not among them any more stays, unhealthy: pods may still have it.
@@ -54,27 +57,43 @@ class DevicePlugin:
             self._version += 1
             self._changed.notify_all()
 
-    def begin_streams(self) -> None:
-        with self._changed:
-            self._ended = False
-
     def end_streams(self) -> None:
         with self._changed:
-            self._ended = True
+            self._generation += 1
+            self._streams, self._lost = 0, False
             self._changed.notify_all()
+
+    def stream_was_lost(self) -> bool:
+        """The kubelet has ended its only stream: to it all units are unhealthy, and it opens no
+        other one until the plugin registers again."""
+        with self._changed:
+            return self._lost
 
     def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:
         return MESSAGES["DevicePluginOptions"](get_preferred_allocation_available=True)
 
     def ListAndWatch(self, request: Any, context: Any) -> Iterator[Any]:
+        with self._changed:
+            generation = self._generation
+            self._streams, self._lost = self._streams + 1, False
+        try:
+            yield from self._lists(context, generation)
+        finally:
+            with self._changed:
+                if generation == self._generation:
+                    self._streams -= 1
+                    self._lost = self._streams == 0
+
+    def _lists(self, context: Any, generation: int) -> Iterator[Any]:
+        """One at first, and one for each change."""
         told = -1
         while context.is_active():
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._ended or self._version != told,  # noqa: B023
+                    lambda: generation != self._generation or self._version != told,  # noqa: B023
                     LOOK_SECONDS,
                 )
-                if self._ended:
+                if generation != self._generation:
                     return
                 if self._version == told:
                     continue
@@ -107,11 +126,13 @@ class DevicePlugin:
     def Allocate(self, request: Any, context: Any) -> Any:
         """What fails here is shown as the reason why the pod was not admitted."""
         with self._changed:
-            cards = list(self._cards.values())
+            cards, healthy = list(self._cards.values()), self._healthy
         answers = []
         for each in request.container_requests:
             try:
                 card, nbytes = amount(each.devices_ids, self.unit, cards)
+                if card.uuid not in healthy:
+                    raise UnitError(f"{card.uuid} takes no container now: it or the daemon is gone")
                 variables, names = self._inject(card, nbytes)
             except UnitError as error:
                 logger.warning("refused: %s", error)

@@ -50,6 +50,12 @@ class Unit:
         name = "gib" if self.mib == 1024 else "mib" if self.mib == 1 else f"{self.mib}mib"
         return f"{DOMAIN}/vram-{name}"
 
+    @staticmethod
+    def of(resource: str) -> Unit | None:
+        """That of a resource's name; None: not one of ours."""
+        units = (Unit(1 << power) for power in range(LARGEST_UNIT_MIB.bit_length()))
+        return next((unit for unit in units if unit.resource == resource), None)
+
     def ids(self, card: Card) -> list[str]:
         """The same ones whenever the plugin starts: the kubelet remembers which a pod has."""
         tag = card_tag(card.uuid)

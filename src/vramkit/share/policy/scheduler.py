@@ -132,12 +132,7 @@ class Scheduler:
 
     def need(self, client: int, card: int, nbytes: int, now: float) -> None:
         self._pass_time(now)
-        account = self._account(client, card)
-        coming = self.ledger.cards[card].coming(account)
-        # A grant that was on its way when this was said is in both: what is beyond the limit of the
-        # program cannot be meant, and would have it wait for ever.
-        most = max(account.limit, account.usage.needed)
-        account.required = min(account.held + coming + nbytes, most) if nbytes else 0
+        self._account(client, card).required = nbytes
 
     def usage(self, client: int, card: int, usage: Usage, now: float) -> None:
         self._pass_time(now)
@@ -403,9 +398,9 @@ class Scheduler:
         expected: dict[int, int] = {}
         for card in self.ledger.cards.values():
             accounts = card.accounts.values()
-            over = sum(account.total for account in accounts) - card.budget
+            over = sum(account.reachable for account in accounts) - card.budget
             for account in accounts:
-                moves = min(over, account.total - account.usage.unswappable)
+                moves = min(over, account.reachable - account.usage.unswappable)
                 if moves > 0:
                     expected[account.client] = expected.get(account.client, 0) + moves
         for client, nbytes in expected.items():
@@ -462,8 +457,6 @@ class Scheduler:
             if not account.stalled:
                 self._wake(order.progress + patience)
         for account in self.ledger.accounts(program.client):
-            if program.phase is not Phase.STOPPED and account.held >= account.required:
-                account.required = 0
             if self.ledger.cards[account.card].coming(account, moving=True):
                 program.progress = self._now
 

@@ -56,6 +56,7 @@ def _plan(engine: Engine, tell: Callable[[str], None]) -> Plan:
         batch=engine.batch if by_tokens else None,
         compute_from=engine.compute_from,
         rates=engine.rates if by_tokens else None,
+        gather_bytes_per_s=request.gather_bytes_per_s,
         verdict=verdict(engine, chosen),
         chosen=chosen,
         policies=tuple(policies),

@@ -19,6 +19,7 @@ from vramkit.weights.schedule import POLICIES, Policy
 DEFAULT_BUDGET = "80%"
 """Of the card; the rest is for activations and caches."""
 MOST_TOKENS = 10**9
+MOST_RANKS = 1024
 
 
 def plan(
@@ -32,6 +33,8 @@ def plan(
     ring: int | None = None,
     seconds: Sequence[float] | None = None,
     pass_seconds: float | None = None,
+    ranks: int = 1,
+    gather_bytes_per_s: float | None = None,
     compare: bool = True,
     progress: Callable[[str], object] | None = None,
 ) -> Plan:
@@ -44,7 +47,9 @@ def plan(
 
     How long the model computes follows from the rates of the profile; or from `pass_seconds`, a
     measured pass with all weights on the card, divided among groups in proportion; or `seconds` has
-    the time of each group. `compare`: policies, rings and budgets beside the plan, and a timeline.
+    the time of each group. With several `ranks`, as offload(group=...) has them, each card copies
+    a share of the weights over its own link, and gets the others at `gather_bytes_per_s`.
+    `compare`: policies, rings and budgets beside the plan, and a timeline.
     `progress(what)` is called as the work goes on.
 
     The engine itself runs on the simulated GPU, in a process of its own. Raises ValueError, with
@@ -61,6 +66,8 @@ def plan(
         ring=ring,
         seconds=seconds,
         pass_seconds=pass_seconds,
+        ranks=ranks,
+        gather_bytes_per_s=gather_bytes_per_s,
         compare=compare,
     )
     return run_in_child(request, progress)
@@ -77,11 +84,14 @@ def make_request(
     ring: int | None = None,
     seconds: Sequence[float] | None = None,
     pass_seconds: float | None = None,
+    ranks: int = 1,
+    gather_bytes_per_s: float | None = None,
     compare: bool = True,
 ) -> Request:
     """The arguments of plan(), checked as far as they can be without the card. The model is read
     last: that may take seconds."""
     settings = _settings(budget, profile, tokens, batch, policy, ring, pass_seconds, compare)
+    settings |= checked_ranks(ranks, gather_bytes_per_s)
     if seconds is not None and pass_seconds is not None:
         raise ValueError("seconds and pass_seconds exclude each other: give one of them")
     return _request(read_model(model), seconds, settings)
@@ -98,9 +108,12 @@ def request_for(
     ring: int | None,
     seconds: Sequence[float] | None,
     pass_seconds: float | None,
+    ranks: int,
+    gather_bytes_per_s: float | None,
 ) -> Request:
     """As make_request(), for a model that has been read, without a comparison."""
     settings = _settings(budget, profile, tokens, batch, policy, ring, pass_seconds, False)
+    settings |= checked_ranks(ranks, gather_bytes_per_s)
     return _request(shape, seconds, settings)
 
 
@@ -128,6 +141,21 @@ def _settings(
         "pass_seconds": None if pass_seconds is None else _positive(pass_seconds),
         "compare": truth(compare, "compare"),
     }
+
+
+def checked_ranks(ranks: int, gather_bytes_per_s: float | None) -> dict[str, Any]:
+    ranks = integer(ranks, "ranks", 1, MOST_RANKS)
+    if ranks == 1 and gather_bytes_per_s is not None:
+        raise ValueError("gather_bytes_per_s has no effect with one rank; leave it out")
+    if ranks > 1 and gather_bytes_per_s is None:
+        raise ValueError(
+            f"{ranks} ranks need gather_bytes_per_s, what a card gets from the others: it depends "
+            "on how the cards are connected, and a profile does not tell"
+        )
+    rate = gather_bytes_per_s
+    if rate is not None and not number(rate, "gather_bytes_per_s") > 0:
+        raise ValueError(f"gather_bytes_per_s is {shown(rate)}; it may be a number above 0")
+    return {"ranks": ranks, "gather_bytes_per_s": None if rate is None else float(rate)}
 
 
 def _request(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Self
 
 from msgspec import structs
@@ -15,8 +15,9 @@ from vramkit.weights.layout import BudgetError
 from vramkit.weights.manager import WeightManager
 from vramkit.weights.passes import run_passes
 from vramkit.weights.planner.arithmetic import Rates, seconds
+from vramkit.weights.planner.gathering import PredictedGather, gathered_bytes
 from vramkit.weights.planner.request import Request
-from vramkit.weights.planner.result import ComputeFrom, Prediction
+from vramkit.weights.planner.result import ComputeFrom, Limit, Prediction
 from vramkit.weights.recording import record_passes
 from vramkit.weights.schedule import Policy
 
@@ -106,8 +107,13 @@ class Engine:
         with self._managed(budget, ring, policy or self.request.policy) as manager:
             layout = manager.layout
             passes = run_passes(manager, self.seconds, passes=PASSES if layout.ring_bytes else 1)
+            sent, staging = manager.sent_bytes, manager.staging_bytes
         steady, kept = passes[-1], self.model.kept_bytes
-        link = layout.streamed_bytes / self.settings.host_to_device_bytes_per_s
+        link = sent / self.settings.host_to_device_bytes_per_s
+        rate = self.request.gather_bytes_per_s
+        gather = 0.0 if rate is None else gathered_bytes(layout, sent) / rate
+        limits: dict[Limit, float] = {"compute": steady.computed, "link": link, "gather": gather}
+        limit = max(limits, key=lambda each: limits[each])
         return Prediction(
             policy=policy_name or self.request.policy_name,
             budget=budget,
@@ -115,15 +121,18 @@ class Engine:
             ring_bytes=layout.ring_bytes,
             resident_bytes=layout.resident_bytes,
             kept_bytes=kept,
-            device_bytes=layout.device_bytes + kept,
+            device_bytes=layout.device_bytes + kept + staging,
             streamed_bytes=layout.streamed_bytes,
             first_pass_s=passes[0].wall,
             pass_s=steady.wall,
             computed_s=steady.computed,
             link_s=link,
-            bound_s=max(steady.computed, link),
-            limit="link" if link > steady.computed else "compute",
+            bound_s=limits[limit],
+            limit=limit,
             link_utilisation=link / steady.wall,
+            ranks=self.request.ranks,
+            sent_bytes=sent,
+            gather_s=gather,
         )
 
     def record(self, chosen: Prediction) -> blocks.Timeline:
@@ -149,6 +158,8 @@ class Engine:
                 f"budget is {bytes_text(budget)}; {bytes_text(kept)} of weights are small or held "
                 "by modules that have parts, and stay on the card"
             )
+        rate, ranks = self.request.gather_bytes_per_s, self.request.ranks
+        gather = None if rate is None else PredictedGather(self.device, ranks, rate)
         manager = WeightManager(
             self.device,
             groups,
@@ -157,8 +168,9 @@ class Engine:
             ring=ring,
             policy=policy,
             prefer=self.request.prefer,
+            gather=gather,
         )
-        with manager:
+        with nullcontext() if gather is None else closing(gather), manager:
             for group, resident in zip(groups, manager.layout.resident, strict=True):
                 if resident:
                     manager.ensure_group_on_gpu(group.layer, group.name)

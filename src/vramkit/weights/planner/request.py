@@ -11,7 +11,8 @@ from vramkit.weights.schedule import Policy
 
 class Request(msgspec.Struct, frozen=True):
     """`seconds` of each group, or `pass_seconds` of a whole pass, or neither: then the rates of the
-    profile count."""
+    profile count. `gather_bytes_per_s` is what a card gets from the others, where there are several
+    `ranks`."""
 
     model: ModelShape
     profile: str
@@ -24,6 +25,8 @@ class Request(msgspec.Struct, frozen=True):
     batch: int | None
     seconds: tuple[float, ...] | None
     pass_seconds: float | None
+    ranks: int
+    gather_bytes_per_s: float | None
     compare: bool
 
 

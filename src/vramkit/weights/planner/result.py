@@ -13,6 +13,9 @@ SAME = 0.001
 """Times that differ by less than this share are taken as equal."""
 
 
+Limit = Literal["compute", "link", "gather"]
+
+
 class Prediction(msgspec.Struct, frozen=True, tag="prediction"):
     """One way to run the model: bytes on the card, and the seconds of a pass."""
 
@@ -24,7 +27,7 @@ class Prediction(msgspec.Struct, frozen=True, tag="prediction"):
     resident_bytes: int
     kept_bytes: int
     device_bytes: int
-    """Of the budget: ring, residents and what is kept."""
+    """Of the budget: ring, residents, what is kept, and shares on their way."""
     streamed_bytes: int
     """In a pass."""
     first_pass_s: float
@@ -34,12 +37,18 @@ class Prediction(msgspec.Struct, frozen=True, tag="prediction"):
     computed_s: float
     """Of a pass, the time in which the card computes."""
     link_s: float
-    """What the streamed bytes take on the link."""
+    """What the streamed bytes take on the link, or a card's share of them on its own."""
     bound_s: float
-    """The larger of both: with these bytes to stream no schedule is faster."""
-    limit: Literal["link", "compute"]
+    """The largest of these: with these bytes to stream no schedule is faster."""
+    limit: Limit
     link_utilisation: float
     """The part of a pass in which the link would be busy at its full rate."""
+    ranks: int = 1
+    """Cards that stream the model together, each a share of it."""
+    sent_bytes: int = 0
+    """Of a pass, over the link of each card."""
+    gather_s: float = 0.0
+    """What the shares of the other cards take."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -68,6 +77,8 @@ class Plan(msgspec.Struct, frozen=True):
     compute_from: ComputeFrom
     rates: Rates | None
     """Those of the profile, where they were used: for bf16."""
+    gather_bytes_per_s: float | None
+    """As given; None: there is one card."""
     verdict: str
     chosen: Prediction
     policies: tuple[Prediction | Refused, ...] = ()

@@ -1,4 +1,4 @@
-"""Plans for a grid of models, cards, budgets and policies, in any place that runs tasks."""
+"""Plans for a grid of models, cards, budgets, policies and ranks, in any place that runs tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vramkit.weights.budget import parse_budget
 from vramkit.weights.layout import Group
 from vramkit.weights.manager import chosen_policy
 from vramkit.weights.planner.compare import make_plan
-from vramkit.weights.planner.planning import request_for
+from vramkit.weights.planner.planning import checked_ranks, request_for
 from vramkit.weights.planner.profile_files import ProfileFiles, read_profile
 from vramkit.weights.planner.result import Prediction
 from vramkit.weights.planner.shape import ModelShape
@@ -37,12 +37,16 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Grid(msgspec.Struct, frozen=True):
-    """Every model is planned for every card, budget and policy. The rest is as for plan()."""
+    """Every model is planned for every card, budget, policy and number of ranks. The rest is as for
+    plan()."""
 
     models: tuple[Source, ...]
     profiles: tuple[str, ...] = ("h200",)
     budgets: tuple[str, ...] = ("80%",)
     policies: tuple[str, ...] = ("auto",)
+    ranks: tuple[int, ...] = (1,)
+    gather_bytes_per_s: float | None = None
+    """Where there are several ranks."""
     tokens: int | None = None
     batch: int | None = None
     ring: int | None = None
@@ -50,18 +54,24 @@ class Grid(msgspec.Struct, frozen=True):
 
     def rows(self) -> list[Row]:
         axes = ([each.name for each in self.models], self.profiles, self.budgets, self.policies)
-        return [Row(*cell) for cell in product(*axes)]
+        return [Row(*cell, ranks=ranks) for cell in product(*axes) for ranks in self.ranks]
 
     def check(self) -> None:
         """What needs no model and no card. Raises ValueError for wrong texts, and for a value that
         is there twice."""
         for axis in (self.profiles, self.budgets, self.policies, [m.name for m in self.models]):
-            if twice := next((each for each in axis if list(axis).count(each) > 1), None):
-                raise ValueError(f"{twice} is given twice")
+            _refuse_twice(axis)
+        _refuse_twice(self.ranks)
+        checked_ranks(max(self.ranks), self.gather_bytes_per_s)
         for budget in self.budgets:
             parse_budget(budget, 1 << 60)
         for policy in self.policies:
             chosen_policy(policy)
+
+
+def _refuse_twice(axis: Sequence[object]) -> None:
+    if twice := next((each for each in axis if list(axis).count(each) > 1), None):
+        raise ValueError(f"{twice} is given twice")
 
 
 # In a worker
@@ -75,12 +85,14 @@ class _Common(msgspec.Struct, frozen=True):
     batch: int | None
     ring: int | None
     pass_seconds: float | None
+    gather_bytes_per_s: float | None
 
 
 class _Cell(msgspec.Struct, frozen=True):
     profile: str
     budget: str
     policy: str
+    ranks: int
 
 
 class _Made(msgspec.Struct, frozen=True):
@@ -116,6 +128,8 @@ def _made(shared: _Common, cell: _Cell) -> _Made:
                 ring=shared.ring,
                 seconds=shared.seconds,
                 pass_seconds=shared.pass_seconds,
+                ranks=cell.ranks,
+                gather_bytes_per_s=shared.gather_bytes_per_s if cell.ranks > 1 else None,
             )
             made = make_plan(request, lambda what: None)
     except ValueError as error:
@@ -203,9 +217,10 @@ def _batches(
             grid.batch,
             grid.ring,
             grid.pass_seconds,
+            grid.gather_bytes_per_s,
         )
         tasks = [
-            Task(number, _raw(_Cell(row.profile, row.budget, row.policy)))
+            Task(number, _raw(_Cell(row.profile, row.budget, row.policy, row.ranks)))
             for number, row in enumerate(rows)
             if row.model == name
         ]

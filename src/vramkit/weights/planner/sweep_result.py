@@ -25,7 +25,8 @@ class Row(msgspec.Struct):
     card: str = ""
     plan: Prediction | None = None
     best: bool = False
-    """The fastest of its model and card; of several, that with the least memory."""
+    """The fastest of its model, card and ranks; of several, that with the least memory."""
+    ranks: int = 1
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -43,7 +44,7 @@ class Model(msgspec.Struct, frozen=True):
 class PlanSweep(msgspec.Struct):
     models: list[Model]
     rows: list[Row]
-    """By model, profile, budget and policy."""
+    """By model, profile, budget, policy and ranks."""
     stopped: str = ""
     """Why it ended early; empty: it came to its end."""
     simulated: bool = True
@@ -55,11 +56,11 @@ class PlanSweep(msgspec.Struct):
 
 def mark_best(rows: list[Row]) -> None:
     """Times that differ by less than SAME are equal: then the least memory, then the first."""
-    groups: dict[tuple[str, str], list[tuple[Row, Prediction]]] = {}
+    groups: dict[tuple[str, str, int], list[tuple[Row, Prediction]]] = {}
     for row in rows:
         row.best = False
         if row.plan is not None:
-            groups.setdefault((row.model, row.profile), []).append((row, row.plan))
+            groups.setdefault((row.model, row.profile, row.ranks), []).append((row, row.plan))
     for members in groups.values():
         least = min(plan.pass_s for _, plan in members)
         equal = [each for each in members if each[1].pass_s <= least * (1 + SAME)]

@@ -12,9 +12,12 @@ from vramkit.weights.planner.sweep_result import PlanSweep, Row
 if TYPE_CHECKING:
     from rich.console import Console
 
-AXES = ["model", "card", "budget", "policy"]
+AXES = ["model", "card", "budget", "policy", "ranks"]
 FIGURES = ["a pass", "of bound", "limit", "link", "memory", ""]
-BEST = "best: the shortest pass of its model and card; of equal ones the one with the least memory."
+BEST = (
+    "best: the shortest pass of its model, card and ranks; of equal ones the one with the least "
+    "memory."
+)
 
 
 def print_sweep(console: Console, sweep: PlanSweep) -> None:
@@ -38,7 +41,7 @@ def blocks(sweep: PlanSweep) -> Iterator[Block]:
     facts = [
         [name, value]
         for name, value, several in zip(AXES, cells[0], varies, strict=True)
-        if not several
+        if not several and (name, value) != ("ranks", "1")
     ]
     facts += [[f"note on {model.model}", note] for model in sweep.models for note in model.notes]
     if facts:
@@ -57,7 +60,12 @@ def blocks(sweep: PlanSweep) -> Iterator[Block]:
 
 
 def _cell(row: Row) -> list[str]:
-    return [row.model, row.profile, row.budget, row.policy]
+    return [row.model, row.profile, row.budget, row.policy, str(row.ranks)]
+
+
+def _name(row: Row) -> str:
+    *cell, ranks = _cell(row)
+    return ", ".join(cell if row.ranks == 1 else [*cell, f"{ranks} ranks"])
 
 
 def _figures(row: Row) -> list[str]:
@@ -81,6 +89,6 @@ def _reasons(sweep: PlanSweep) -> list[list[str]]:
         if row.why:
             found.setdefault(row.why, []).append(row)
     return [
-        [", ".join(_cell(rows[0])) + (f", and {len(rows) - 1} more" if rows[1:] else ""), why]
+        [_name(rows[0]) + (f", and {len(rows) - 1} more" if rows[1:] else ""), why]
         for why, rows in found.items()
     ]

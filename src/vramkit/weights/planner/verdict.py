@@ -16,12 +16,17 @@ def verdict(engine: Engine, chosen: Prediction) -> str:
     if not chosen.streamed_bytes:
         return f"all weights are resident: a pass takes {time_text(chosen.pass_s)} of compute"
     over = f"{chosen.pass_s / chosen.bound_s:.3f} of the bound"
-    rate = chosen.streamed_bytes / chosen.pass_s
+    rate = chosen.sent_bytes / chosen.pass_s
     full = engine.settings.host_to_device_bytes_per_s
     if chosen.pass_s > NEAR * chosen.bound_s:
         text = f"{over}: the card waits, and the link moves {rate_text(rate)} of {rate_text(full)}"
     elif chosen.limit == "compute":
         return f"compute-bound: {over}; the weights arrive in time"
+    elif chosen.limit == "gather":
+        assert engine.request.gather_bytes_per_s is not None
+        gathered = (chosen.streamed_bytes - chosen.sent_bytes) / chosen.pass_s
+        given = rate_text(engine.request.gather_bytes_per_s)
+        text = f"gather-bound: {rate_text(gathered)} of {given} from the other cards"
     else:
         text = f"link-bound: {rate_text(rate)} of {rate_text(full)}"
     if chosen.budget + MORE > engine.memory:

@@ -65,13 +65,26 @@ def _facts(plan: Plan) -> Table:
         ["memory", memory],
         [
             "link",
-            f"{bytes_text(chosen.streamed_bytes)} a pass at {rate_text(plan.link_bytes_per_s)}: "
+            f"{bytes_text(chosen.sent_bytes)} a pass at {rate_text(plan.link_bytes_per_s)}: "
             f"{time_text(chosen.link_s)}",
         ],
+        *_gather(plan),
         ["policy", chosen.policy],
         *(["note", note] for note in plan.notes),
     ]
     return Table(["", ""], rows)
+
+
+def _gather(plan: Plan) -> Iterator[list[str]]:
+    if plan.gather_bytes_per_s is None:
+        return
+    chosen = plan.chosen
+    others = bytes_text(chosen.streamed_bytes - chosen.sent_bytes)
+    yield [
+        "ranks",
+        f"{chosen.ranks} cards, each with a link; {others} a pass from the others at "
+        f"{rate_text(plan.gather_bytes_per_s)}: {time_text(chosen.gather_s)}",
+    ]
 
 
 def _compute(plan: Plan) -> str:
