@@ -56,6 +56,16 @@ def test_a_rank_fails_in_a_pass(ranks: Ranks, how: str, own: str, told: str) -> 
         assert result["again"] == ""
 
 
+def test_a_wait_for_another_rank_is_interrupted(ranks: Ranks) -> None:
+    """The other one is told, though what they wait for together is still exchanged."""
+    first, second = ranks.results("interrupted_wait", 2)
+    check_nothing_left([first, second])
+    assert first["met"][0] == "KeyboardInterrupt"
+    kind, text = second["met"]
+    assert kind == "RankError"
+    assert re.match(r"rank 0 of 2 \(.*\) failed: KeyboardInterrupt", text)
+
+
 def test_a_rank_closes_before_the_others(ranks: Ranks) -> None:
     first, second = ranks.results("leave_early", 2)
     check_nothing_left([first, second])

@@ -26,6 +26,9 @@ from vramkit.weights.store import memory_of
 GRACE = 2.0
 """Seconds in which a rank that fails has told why, after the others notice."""
 
+LOOK = timedelta(seconds=0.25)
+"""Between two looks at what other ranks have told, in a wait; an interrupt is noticed then too."""
+
 _HEADER = struct.Struct("<Q")
 
 
@@ -109,7 +112,24 @@ class Team:
     def gather(self, out: Any, share: Any) -> None:
         """Collective: the ranks' shares behind each other, host tensors of bytes."""
         with self.waiting():
-            self._control._allgather_base(out, share).wait(self.timeout)
+            work = self._control._allgather_base(out, share)
+            until = time.monotonic() + self.timeout.total_seconds()
+            while not self._ends(work):
+                # A rank may have failed and still take part in this one.
+                if (told := self._told("failed")) is not None:
+                    raise RuntimeError(told)
+                if time.monotonic() > until:
+                    raise TimeoutError("timed out")
+
+    def _ends(self, work: Any) -> bool:
+        """Within a moment. Raises what has ended it."""
+        try:
+            work.wait(LOOK)
+        except RuntimeError:
+            if work.is_completed():
+                raise
+            return False
+        return True
 
     def exchange(self, value: Any) -> list[Any]:
         """Collective: what each rank gave, as JSON has it."""
@@ -173,7 +193,7 @@ class Team:
             with suppress(Exception):
                 self._store.set(f"left {self.rank}", "")
             self._failure = f"{self._name(self.rank)} has closed its Offload"
-        self._let_go()
+        self._let_go(gently=True)
 
     def _fail(self, text: str) -> None:
         """The first failure that anybody tells is the one that all raise."""
@@ -182,11 +202,11 @@ class Team:
         self._failure = f"{text}; the ranks stream the weights of the model together, and end here"
         self._let_go()
 
-    def _let_go(self) -> None:
-        """Ends the waits of the others for this rank."""
+    def _let_go(self, *, gently: bool = False) -> None:
+        """Ends the waits of the others for this rank; gently, where nothing is under way."""
         for group in self._groups:
             with suppress(Exception):
-                group.abort()
+                group.shutdown() if gently else group.abort()
         self._groups.clear()
         self._control = None
         for descriptor in self._pids.values():

@@ -90,18 +90,18 @@ def expected_bytes(layout: Any, rank: int, size: int) -> int:
 # Scenarios
 
 
-def infer(rank: int, size: int, folder: str, family: str, tokens: int = 4) -> Any:
+def infer(rank: int, size: int, folder: str, family: str) -> Any:
     made = example(family)
     before = weights_of(made.model)
     with torch.no_grad():
         alone = made.model(**made.inputs).logits
-        written = made.model.generate(**generated(made), max_new_tokens=tokens)
+        written = made.model.generate(**generated(made), max_new_tokens=3)
         with offloaded(made.model, "4.2MiB") as o:
             logits = [made.model(**made.inputs).logits for _ in range(3)]
             start = o.stats()
             last = made.model(**made.inputs).logits
             steady = o.stats()
-            again = made.model.generate(**generated(made), max_new_tokens=tokens)
+            again = made.model.generate(**generated(made), max_new_tokens=3)
             layout = o.manager.layout
             address = o._store.addresses[0]
             dist.barrier()  # all have read and written it
@@ -216,6 +216,25 @@ def leave_early(rank: int, size: int, folder: str) -> Any:
         except team.RankError as error:
             met = str(error)
     return {"met": met} | left_behind()
+
+
+def interrupted_wait(rank: int, size: int, folder: str) -> Any:
+    """Rank 1 is late; rank 0, which waits for it, is interrupted meanwhile."""
+    model = stack(*[300] * 9)
+    x = torch.ones(2, 300)
+    with torch.no_grad():
+        try:
+            with offloaded(model):
+                model(x)
+                if rank == 0:
+                    signal.setitimer(signal.ITIMER_REAL, 0.3)
+                    signal.signal(signal.SIGALRM, signal.default_int_handler)
+                else:
+                    time.sleep(1)
+                model(x)
+        except (KeyboardInterrupt, team.RankError) as error:
+            return {"met": [type(error).__name__, str(error)]} | left_behind()
+    return {"met": []}
 
 
 def many_times(rank: int, size: int, folder: str, times: int) -> Any:
