@@ -187,7 +187,9 @@ void Agent::go_on() {
         return;
     }
     hear_all();
-    if (page_) act();
+    // Nothing moves between the daemon's greeting and what the program says that it holds: until
+    // then it takes what it can get.
+    if (greeted) act();
 }
 
 // How long there is nothing to do unless the daemon says something.

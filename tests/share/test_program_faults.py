@@ -210,7 +210,7 @@ class FakeDaemon:
         grants: int = 80 * MIB,
         answers: Callable[[protocol.Message], list[bytes]] = lambda message: [],
     ) -> None:
-        """`answers`: to what it hears, beside what it says by itself."""
+        """`answers`: to what it hears, beside what it says by itself. An empty frame hangs up."""
         self.frames, self.greets, self.grants, self.answers = frames, greets, grants, answers
         self.heard: list[protocol.Message] = []
         self.connections = 0
@@ -257,7 +257,8 @@ class FakeDaemon:
                 if isinstance(message, protocol.Device):
                     size = 80 * MIB
                     connection.sendall(encode(protocol.Card(0, message.uuid, size, size)))
-                    connection.sendall(encode(protocol.Grant(0, self.grants)))
+                    if self.grants:
+                        connection.sendall(encode(protocol.Grant(0, self.grants)))
                     for frame in self.frames:
                         if isinstance(frame, tuple):
                             socket.send_fds(connection, [frame[0]], [frame[1]])
@@ -267,7 +268,10 @@ class FakeDaemon:
                             return
                 if isinstance(message, protocol.Want):
                     connection.sendall(encode(protocol.Start(message.turn + 1)))
-                connection.sendall(b"".join(self.answers(message)))
+                for frame in self.answers(message):
+                    connection.sendall(frame)
+                    if not frame:
+                        return
 
     def close(self) -> None:
         self.ends = True
@@ -344,6 +348,45 @@ def test_a_need_is_all_that_the_program_must_hold(machine: Machine) -> None:
         fake.close()
         os.close(giver)
     assert all(before != after for before, after in itertools.pairwise(needs)), needs
+
+
+@pytest.mark.parametrize("gate", ["running", "starting"])
+def test_an_eviction_that_crosses_a_reconnection(
+    gate: str, machine: Machine, natively: Natively
+) -> None:
+    """A daemon that does not know yet how the gate stands asks for memory: a program that runs
+    moves nothing, one that was told to start by the daemon before moves it. Nobody hangs up."""
+    moved: list[int] = []
+    # What is lacking keeps it in `starting`.
+    granted = 80 * MIB if gate == "running" else 8 * MIB
+
+    def answers(message: protocol.Message) -> list[bytes]:
+        again = fake.connections > 1
+        match message:
+            case protocol.Running() if gate == "running" and not again:
+                return [b""]
+            case protocol.Need() if message.bytes > granted and not again:
+                return [encode(protocol.Stop(1))]
+            case protocol.Stopped() if not again:
+                # Of a daemon that was there for less the program would not await the next one.
+                time.sleep(1.1)
+                fake.grants = 0
+                return [encode(protocol.Start(2)), b""]
+            case protocol.Device() if again:
+                return [encode(protocol.Evict(0, 2, MIB))]
+            case protocol.Moved():
+                moved.append(message.bytes)
+                return [encode(protocol.Grant(0, 80 * MIB)), encode(protocol.Start(3))]
+        return []
+
+    fake = FakeDaemon(machine.socket, grants=granted, answers=answers)
+    try:
+        done = machine.start("rounds", 24, ROUNDS).done()
+    finally:
+        fake.close()
+    assert (done.status, done.output) == (0, natively("rounds", 24, ROUNDS)), done
+    assert fake.connections == 2
+    assert len(moved) == 1 and (moved[0] > 0) == (gate == "starting")
 
 
 @pytest.mark.parametrize("size", [0, 100, CREDIT_PAGE_BYTES])

@@ -213,3 +213,16 @@ def test_a_program_without_cuda(machine: Machine) -> None:
     done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (7, "said\n", "")
     assert machine.status().programs == []
+
+
+def test_an_end_in_good_order_is_logged_as_such(machine: Machine) -> None:
+    machine.start_daemon()
+    ends, killed = machine.start("rounds", 8, ROUNDS), machine.start("rounds", 8, 1_000_000)
+    machine.until(killed, lambda status: status.turns)
+    assert ends.done().status == 0
+    until(lambda: machine.find(ends) is None)
+    assert f"process {ends.pid} has ended" in machine.daemon_log
+    assert "connection lost" not in machine.daemon_log
+    killed.kill()
+    until(lambda: machine.find(killed) is None)
+    assert f"process {killed.pid} is gone" in machine.daemon_log

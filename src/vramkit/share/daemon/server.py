@@ -22,6 +22,7 @@ from vramkit.share import paths, protocol
 from vramkit.share.daemon.connection import Connection, Peer, peer_of
 from vramkit.share.daemon.metrics import metrics_text
 from vramkit.share.daemon.nvml import Nvml
+from vramkit.share.daemon.returning import Returning, is_there
 from vramkit.share.daemon.sharing import Client, RefusedError, Sharing
 from vramkit.share.protocol import Decoder, Message, ProtocolError
 from vramkit.share.settings import (
@@ -41,12 +42,8 @@ MOST_CONNECTIONS = 512
 GREETING_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 MEASURE_SECONDS = 5.0
-# Programs look for a daemon ten times a second: those of before a restart are awaited this long.
-RETURN_SECONDS = 3.0
 # A process that connects again names its cards at once.
 CONFIRM_SECONDS = 2.0
-# From the hello of the last of them to what it holds.
-DEVICE_SECONDS = 0.3
 
 
 class Talk:
@@ -90,8 +87,7 @@ class Server:
         self._ended = asyncio.Event()
         self._started = self._last_there = time.monotonic()
         self._refused = 0
-        self._awaited: set[tuple[int, int]] = set()
-        self._last_return = 0.0
+        self._returning = Returning()
         self._metrics_server: asyncio.Server | None = None
         self._metrics_place = ("", 0)
         self._node = os.environ.get("VRAMKIT_NODE") or socket.gethostname()
@@ -263,10 +259,7 @@ class Server:
         if before is not None:
             self._forget_process(before)
         if self.sharing.scheduler.held_back:
-            self._awaited.discard((peer.pid, hello.start_ticks))
-            self._last_return = time.monotonic()
-            loop = asyncio.get_running_loop()
-            loop.call_later(DEVICE_SECONDS + 0.01, self._settle_soon)
+            self._returning.came_back((peer.pid, hello.start_ticks), time.monotonic())
         if peer.pid:
             self._watch_process(talk.client)
         client = talk.client
@@ -341,10 +334,12 @@ class Server:
             rows = msgspec.json.decode(text, type=list[tuple[int, int]])
         except (OSError, msgspec.DecodeError):
             return
-        self._awaited = {row for row in rows if start_ticks(row[0]) == row[1]}
-        if self._awaited:
-            logger.info("waiting for %d programs of before", len(self._awaited))
+        there = [row for row in rows if is_there(row)]
+        if there:
+            logger.info("waiting for %d programs of before", len(there))
+            self._returning = Returning.of(there, time.monotonic())
             self.sharing.scheduler.held_back = True
+            self._settle_soon()
 
     # Time
 
@@ -357,24 +352,18 @@ class Server:
         self._settling = False
         if self._ended.is_set():
             return
-        self._look_for_awaited()
+        scheduler = self.sharing.scheduler
+        if scheduler.held_back:
+            scheduler.held_back = not self._returning.is_over(time.monotonic(), is_there)
         wake = self.sharing.settle()
+        if scheduler.held_back:
+            wake = min(wake, self._returning.wake_at)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if wake < math.inf:
             delay = max(0.0, wake - time.monotonic())
             self._timer = asyncio.get_running_loop().call_later(delay, self._settle)
-
-    def _look_for_awaited(self) -> None:
-        scheduler = self.sharing.scheduler
-        if scheduler.held_back:
-            now = time.monotonic()
-            self._awaited = {row for row in self._awaited if start_ticks(row[0]) == row[1]}
-            back = not self._awaited and now > self._last_return + DEVICE_SECONDS
-            if back or now > self._started + RETURN_SECONDS:
-                scheduler.held_back = False
-                self._settle_soon()
 
     async def _look_around(self) -> None:
         measured = time.monotonic()
@@ -531,17 +520,6 @@ class Server:
             logger.debug("a request for metrics was not finished")
         finally:
             writer.close()
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since the machine did; None: there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    # The name, in parentheses, may have anything in it.
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def version() -> str:

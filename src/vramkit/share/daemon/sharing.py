@@ -140,7 +140,8 @@ class Sharing:
         del self.clients[client.number]
         self.scheduler.remove(client.number, self._clock())
         client.page.close()
-        logger.info("client %d: gone", client.number)
+        how = "has ended" if client.leaving else "is gone"
+        logger.info("client %d: process %d %s", client.number, client.pid, how)
 
     # Messages
 
@@ -174,6 +175,7 @@ class Sharing:
                     client.leaving = True
                     self.scheduler.leave(number, now)
                 case protocol.Bye():
+                    client.leaving = True
                     self.remove(client)
                 case _:
                     raise RefusedError(f"{type(message).__name__.lower()} is not allowed here")
