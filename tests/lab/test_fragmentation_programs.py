@@ -181,5 +181,6 @@ def test_holes_of_a_slab_are_small_and_those_of_a_pool_can_be_joined(driver: Dri
     assert driver.sim is not None
     assert driver.sim.settings().capacity == 4 << 30
     assert found["fixed_pool"]["one_piece"] < 0.5 < found["pool"]["one_piece"] <= 1
-    assert found["fixed_pool"]["served"] < 1
+    # As docs/lab-fragmentation.md has it: of 2,000 requests a third.
+    assert found["fixed_pool"]["served"] == pytest.approx(0.33, abs=0.01)
     assert found["direct"]["served"] == 1

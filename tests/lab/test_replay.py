@@ -115,9 +115,13 @@ def test_cards_of_other_sizes(capsys: pytest.CaptureFixture[str]) -> None:
         assert row(found, subject, "card of 1 GiB").outcome == "measured"
         (smallest,) = row(found, subject, "smallest card").values["smallest_card"]
         assert 100 * MIB <= smallest <= 160 * MIB
-    texts = [finding.text for finding in REPLAY.findings(found)]
-    assert "t, on a card of 64 MiB: runs out of memory with pool, fixed_pool." in texts
-    assert "t, on a card of 1 GiB: fits with pool, fixed_pool." in texts
+    tones = {finding.text: finding.tone for finding in REPLAY.findings(found)}
+    assert tones["t, on a card of 64 MiB: runs out of memory with pool, fixed_pool."] == "bad"
+    assert tones["t, on a card of 1 GiB: fits with pool, fixed_pool."] == "good"
+    row(found, "pool", "card of 64 MiB").outcome = "measured"
+    tones = {finding.text: finding.tone for finding in REPLAY.findings(found)}
+    words = "t, on a card of 64 MiB: fits with pool; runs out of memory with fixed_pool."
+    assert tones[words] == "warning"
 
 
 def test_limits_dealing_and_kernels_are_settings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,7 @@ from vramkit.lab.weights.study import (
     Cell,
     cell_of,
 )
+from vramkit.lab.weights.tables import chart
 from vramkit.weights import POLICIES
 from vramkit.weights.passes import Host
 
@@ -104,6 +105,8 @@ def test_a_neighbour_is_felt_most_by_a_small_ring_and_repeats_exactly(driver: Dr
     one = measure("auto", 1)
     assert small["late"] == 2 and one["late"] == 1
     assert one["steady"] != small["steady"]  # the sequences differ
+    busy = neighbour.Neighbour(mean_gap_ms=1e9)  # as good as none
+    assert measure("auto")["late"] == 0
 
 
 def test_a_steady_pass_allocates_nothing_and_waits_only_at_its_ends(driver: Driver) -> None:
@@ -293,6 +296,48 @@ def test_six_fold_transfer_in_the_first_layer_only_is_a_part(driver: Driver) -> 
         return verdicts(driver, figures)["`history1` transfers six times as much"]
 
     assert [found(6, 6), found(6, 1.5), found(2, 1.5)] == ["confirmed", "in part", "not confirmed"]
+
+
+@pytest.mark.parametrize(
+    ("history", "stage1", "verdict"),
+    [(1.034, 1.016, "confirmed"), (1.016, 1.034, "not confirmed"), (1.0, 1.0, "not confirmed")],
+)
+def test_a_policy_is_stable_by_its_slowest_pass_against_its_median(
+    driver: Driver, history: float, stage1: float, verdict: str
+) -> None:
+    case = NeighbourCase(WAITS_20_MS, "ahead").case
+    slowest = {"history": 17.0 * history, "stage1": 16.0 * stage1, "auto": 16.1, "auto_5": 16.1}
+    middle = {"history": 17.0, "stage1": 16.0, "auto": 16.0, "auto_5": 16.0}
+    figures = {
+        (case, name, quantity): value
+        for quantity, values in (("slowest", slowest), ("steady", middle))
+        for name, value in values.items()
+    }
+    said = "deep prefetch is stable, shallow prefetch is not"
+    assert verdicts(driver, figures)[said] == verdict
+
+
+def test_the_chart_has_what_is_above_the_bound(driver: Driver) -> None:
+    case = StudyCase(PROFILE_RATE, "layer").case
+    overs = {"history1": 1.01, "auto": 0.9999}
+    figures = {(case, name, "over_bound"): over for name, over in overs.items()}
+    drawn = chart(made_up(WEIGHTS, driver, figures))
+    bars = {bar.label: bar.value for bar in drawn.bars if bar.group.startswith("5 GB/s")}
+    assert bars["history1"] == pytest.approx(0.01)
+    assert (bars["auto"], bars["stage1"]) == (0, None)
+
+
+def test_a_pass_of_a_decoder_is_told_in_milliseconds_and_by_its_bound() -> None:
+    found = decoder.Decoder._values(
+        {"token": 0.030, "prefill": 2.0}, {"token": 0.001, "prefill": 1.6}, {"token": True}, 0.020
+    )
+    assert found == {
+        "equal": 1,
+        "token": 30.0,
+        "token_over_bound": pytest.approx(1.5),  # the link is the bound
+        "prefill": 2000.0,
+        "prefill_over_bound": pytest.approx(1.25),  # the card is
+    }
 
 
 def test_the_policy_that_is_named_is_the_smallest_of_the_best(driver: Driver) -> None:
