@@ -33,6 +33,7 @@ def test_outputs_are_those_of_the_model_alone(
         assert result["misses"] == 0
         assert result["pass_copies"] == result["groups"] + bool(twice) > 4
     assert len({result["digest"] for result in results}) == 1
+    assert results[0]["planned"] == [size, results[0]["sent"]]
     check_bytes(results, twice)
 
 
