@@ -166,3 +166,27 @@ def test_resident_weights_give_way_to_tensors_of_pytorch(driver: Driver) -> None
         [sys.executable, str(program)], capture_output=True, text=True, timeout=300, check=False
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_one_rank_gathers_its_own_shares(driver: Driver, backend: str, tmp_path: Path) -> None:
+    """There is no other card to gather from; calls and order are those of several."""
+    dist = torch.distributed
+    model, inputs, _ = example("llama")
+    resident = copy.deepcopy(model).to("cuda")
+    given = on_card(inputs)
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group(backend, store=store, rank=0, world_size=1)
+    try:
+        with (
+            torch.no_grad(),
+            offload(model, "5.6MiB", keep_below=4096, ring=2 * MIB, group=dist.group.WORLD) as o,
+        ):
+            expected = resident(**given).logits
+            for _ in range(5):
+                assert torch.equal(model(**given).logits, expected)
+            layout = o.manager.layout
+            assert o.manager.sent_bytes == layout.streamed_bytes > 0
+            assert "rank 0 of 1" in str(o.report())
+    finally:
+        dist.destroy_process_group()

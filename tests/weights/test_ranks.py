@@ -25,7 +25,7 @@ def test_outputs_are_those_of_the_model_alone(
     ranks: Ranks, size: int, family: str, twice: int
 ) -> None:
     """T5 uses its embedding twice in a pass."""
-    results = ranks.results("infer", size, family=family)
+    results = ranks.results("infer", size, family=family, budget="4.2MiB")
     check_nothing_left(results)
     for rank, result in enumerate(results):
         assert f"rank {rank} of {size}; each copies its share" in result["report"]
@@ -33,6 +33,7 @@ def test_outputs_are_those_of_the_model_alone(
         assert result["misses"] == 0
         assert result["pass_copies"] == result["groups"] + bool(twice) > 4
     assert len({result["digest"] for result in results}) == 1
+    assert results[0]["planned"] == [size, results[0]["sent"]]
     check_bytes(results, twice)
 
 
@@ -118,3 +119,11 @@ def test_a_tensor_parallel_model_streams_its_parts(ranks: Ranks) -> None:
         assert result["pass_bytes"] == result["streamed"] < 0.52 * result["whole"]
         assert "different weights, and each streams its own" in result["report"]
         assert "is a DTensor and streamed: call the model under torch.no_grad()" in result["met"]
+
+
+def test_one_rank_is_a_group_too(ranks: Ranks) -> None:
+    """What it stages is a whole group at a time."""
+    (result,) = ranks.results("infer", 1, family="llama", budget="5.6MiB")
+    check_nothing_left([result])
+    assert result["same"] == [True] * 4 and result["generated"] and result["restored"]
+    assert result["pass_bytes"] == result["streamed"] == result["expected"]

@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 
+from vramkit import offload
+from vramkit.weights.ranks import refuse_beside_group
+
+from .models import stack
 from .ranks import Ranks, ranks
 from .test_ranks import check_nothing_left
 
@@ -98,6 +102,28 @@ def test_ranks_differ(ranks: Ranks, what: str, says: str) -> None:
         kind, text = result["met"]
         assert kind == "ValueError" and says in text
         assert result["untouched"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"packing": "bf16-12"}, "packing and group cannot be used together"),
+        ({"experts": "routed"}, "experts and group cannot be used together: the tokens of each"),
+        ({"pool": object()}, "pool and group cannot be used together: residents would give way"),
+        ({"source": print}, "source and group cannot be used together: a function would load"),
+    ],
+)
+def test_settings_that_a_group_excludes(settings: dict[str, Any], says: str) -> None:
+    usual = {"packing": "auto", "experts": "whole", "pool": None, "source": "a path"}
+    refuse_beside_group(**usual)
+    with pytest.raises(ValueError, match=says):
+        refuse_beside_group(**{**usual, **settings})
+
+
+def test_a_group_is_one_of_torch_distributed() -> None:
+    model = stack(16, 16)
+    with pytest.raises(TypeError, match=r"group is 3; it may be None, or a ProcessGroup of torch"):
+        offload(model, "1GiB", group=3)
 
 
 def test_one_rank_has_a_bad_setting(ranks: Ranks) -> None:

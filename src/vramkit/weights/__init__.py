@@ -21,3 +21,4 @@ from vramkit.weights.schedule import Policy as Policy
 from vramkit.weights.schedule import Schedule as Schedule
 from vramkit.weights.schedule import make_schedule as make_schedule
 from vramkit.weights.slab import Slab as Slab
+from vramkit.weights.team import RankError as RankError

@@ -150,10 +150,6 @@ class Team:
 
     # Its end
 
-    @property
-    def failed(self) -> bool:
-        return self._failure is not None
-
     def require_whole(self) -> None:
         """Raises RankError once a rank has failed, as far as it is known here."""
         if self._failure is not None:
@@ -219,12 +215,12 @@ class Team:
         while time.monotonic() < until:
             if (told := self._told("failed")) is not None:
                 return told
-            for rank, descriptor in self._pids.items():
-                if select.select([descriptor], [], [], 0)[0]:
-                    return f"{self._name(rank)} has ended"
             for rank in range(self.size):
                 if rank != self.rank and self._told(f"left {rank}") is not None:
                     return f"{self._name(rank)} has closed its Offload, and others have not"
+            for rank, descriptor in self._pids.items():
+                if _has_ended(descriptor):
+                    return f"{self._name(rank)} has ended"
             time.sleep(0.05)
         seconds = self.timeout.total_seconds()
         return f"a rank is gone, or did not answer within {seconds:g} s ({_described(error)})"
@@ -253,6 +249,13 @@ def _backend(torch: Any, group: Any, kind: str) -> Any:
     with suppress(RuntimeError):
         return group._get_backend(torch.device(kind))
     return None
+
+
+def _has_ended(descriptor: int) -> bool:
+    """Of a process: it has left its sockets by now, though its parent may not have asked for it."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _described(error: BaseException) -> str:

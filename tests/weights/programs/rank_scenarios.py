@@ -90,13 +90,13 @@ def expected_bytes(layout: Any, rank: int, size: int) -> int:
 # Scenarios
 
 
-def infer(rank: int, size: int, folder: str, family: str) -> Any:
+def infer(rank: int, size: int, folder: str, family: str, budget: str) -> Any:
     made = example(family)
     before = weights_of(made.model)
     with torch.no_grad():
         alone = made.model(**made.inputs).logits
         written = made.model.generate(**generated(made), max_new_tokens=3)
-        with offloaded(made.model, "4.2MiB") as o:
+        with offloaded(made.model, budget) as o:
             logits = [made.model(**made.inputs).logits for _ in range(3)]
             start = o.stats()
             last = made.model(**made.inputs).logits
@@ -123,6 +123,10 @@ def infer(rank: int, size: int, folder: str, family: str) -> Any:
                 "memory": memory,
                 "report": str(o.report()),
             }
+            if rank == 0 and size > 1:
+                seconds = [1e-4] * len(layout.groups)
+                planned = o.predict(seconds=seconds, gather_bytes_per_s=1e11)
+                answer["planned"] = [planned.ranks, planned.sent_bytes]
     answer["restored"] = equal(before, weights_of(made.model))
     return answer | left_behind()
 
