@@ -134,8 +134,14 @@ void* active_hook(const char* base, void* given) {
             found = entry;
             return true;
         });
-        if (found != nullptr) break;
+        if (found != nullptr) return found;
     }
+    // Under the name of an older call a newer version may be another call: cuGraphInstantiate is
+    // cuGraphInstantiateWithFlags since 12.0. What it exports under that name has those parameters.
+    each_form([&](std::string_view, int, Export name, bool, void* entry) {
+        if (given == real(name)) found = entry;
+        return found != nullptr;
+    });
     return found;
 }
 

@@ -30,6 +30,8 @@ WHILE_RECORDING = [
     (("cuMemAllocAsync", 12000, 1), "0 0 gate 4000"),
     # Per-thread form: exported by no name, so that the hook calls what was given out.
     (("cuMemAllocAsync", 12000, 2), "0 0 gate 6000"),
+    # Another call under a name of its own: as cuGraphInstantiate is since 12.0.
+    (("cuRenamedAlloc", 12000, 0), "0 0 gate 0"),
     # A version that we do not know may have other parameters.
     (("cuMemAlloc", 14000, 0), "0 0 fake 3000"),
     (("cuOfTheFuture", 13000, 0), "0 0 fake 0"),

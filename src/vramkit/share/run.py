@@ -14,6 +14,7 @@ from vramkit.launch import Ended, run_program
 from vramkit.launch.gate import gate_launch, gate_launch_in, gate_library
 from vramkit.share import paths
 from vramkit.share.connect import settings_of_daemon
+from vramkit.share.long_wait import told_of_long_waits
 from vramkit.share.pooling import pooling
 from vramkit.share.settings import ShareSettings, read_settings
 
@@ -124,4 +125,6 @@ def run_shared(program: Sequence[str], options: RunOptions, *, capture: bool = F
         if options.pool:
             told |= stack.enter_context(pooling())
         launch = stack.enter_context(gate_launch(program, told))
+        if not options.chaos:
+            stack.enter_context(told_of_long_waits(Path(told["VRAMKIT_SHARE_SOCKET"])))
         return run_program(launch, capture=capture)

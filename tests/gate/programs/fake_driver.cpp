@@ -34,7 +34,10 @@ struct Given {
     void* function;
 };
 
+extern "C" int cuMemAlloc_v2(Address* pointer, size_t);
+
 const Given kGiven[] = {
+    {"cuRenamedAlloc", 12000, false, (void*)&cuMemAlloc_v2},
     {"cuMemAlloc", 14000, false, (void*)&newer_alloc},
     {"cuMemAlloc", 3020, false, (void*)&given_alloc},
     {"cuMemAllocAsync", 11020, true, (void*)&given_async_ptsz},

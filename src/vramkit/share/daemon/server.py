@@ -21,6 +21,7 @@ import msgspec
 from vramkit.share import paths, protocol
 from vramkit.share.daemon.connection import Connection, Peer, peer_of
 from vramkit.share.daemon.metrics import metrics_text
+from vramkit.share.daemon.metrics_server import MetricsServer
 from vramkit.share.daemon.nvml import Nvml
 from vramkit.share.daemon.returning import Returning, is_there
 from vramkit.share.daemon.sharing import Client, RefusedError, Sharing
@@ -88,9 +89,8 @@ class Server:
         self._started = self._last_there = time.monotonic()
         self._refused = 0
         self._returning = Returning()
-        self._metrics_server: asyncio.Server | None = None
-        self._metrics_place = ("", 0)
         self._node = os.environ.get("VRAMKIT_NODE") or socket.gethostname()
+        self._metrics = MetricsServer(lambda: self._metrics_of(Peer(0, os.getuid(), 0)))
         self._background: set[asyncio.Task[None]] = set()
 
     # Life
@@ -116,8 +116,7 @@ class Server:
         self._remember_clients()
         if self._timer is not None:
             self._timer.cancel()
-        if self._metrics_server is not None:
-            self._metrics_server.close()
+        self._metrics.close()
         for connection in list(self._talks):
             connection.close()
         for client in list(self.sharing.clients.values()):
@@ -426,7 +425,7 @@ class Server:
         if command == "status":
             return {"status": self.status(peer)}
         if command == "metrics":
-            return {"text": metrics_text(self.status(peer), self._node)}
+            return {"text": self._metrics_of(peer)}
         if command == "settings":
             return {"settings": self.sharing.settings}
         if command not in ("configure", "stop"):
@@ -462,6 +461,13 @@ class Server:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
+    async def _serve_metrics(self) -> None:
+        settings = self.sharing.settings
+        await self._metrics.serve(settings.metrics_host, settings.metrics_port)
+
+    def _metrics_of(self, peer: Peer) -> str:
+        return metrics_text(self.status(peer), self._node)
+
     def status(self, peer: Peer) -> Status:
         """A user sees only his own programs; who may configure sees all."""
         everybody = self._may_configure(peer)
@@ -480,46 +486,6 @@ class Server:
             cards=self.sharing.card_statuses(),
             programs=self.sharing.program_statuses(None if everybody else peer.uid),
         )
-
-    # Metrics over HTTP
-
-    async def _serve_metrics(self) -> None:
-        settings = self.sharing.settings
-        place = settings.metrics_host, settings.metrics_port
-        if place == self._metrics_place:
-            return
-        if self._metrics_server is not None:
-            self._metrics_server.close()
-            self._metrics_server = None
-        self._metrics_place = place
-        host, port = place
-        if port:
-            try:
-                self._metrics_server = await asyncio.start_server(
-                    self._answer_http, host, port, limit=8192
-                )
-            except OSError as error:
-                logger.error("no metrics at %s, port %d: %s", host, port, error)
-
-    async def _answer_http(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        try:
-            request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
-            found = request.startswith(b"GET /metrics ")
-            everything = self.status(Peer(0, os.getuid(), 0))
-            body = metrics_text(everything, self._node) if found else "not found\n"
-            head = (
-                f"HTTP/1.0 {'200 OK' if found else '404 Not Found'}\r\n"
-                "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-                f"Content-Length: {len(body.encode())}\r\n\r\n"
-            )
-            writer.write((head + body).encode())
-            await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            logger.debug("a request for metrics was not finished")
-        finally:
-            writer.close()
 
 
 def version() -> str:
