@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -191,13 +192,17 @@ def test_a_lost_connection_ends_the_sweep_and_keeps_what_there_is(ray: FakeRay) 
     place.close(lambda: False)  # nor does that raise
 
 
-def test_a_node_with_other_code_says_so() -> None:
+def test_a_node_with_other_code_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the same version, as two checkouts are."""
     here = metadata.version("vramkit")
     empty = msgspec.json.encode(BATCH)
     assert run_batch(here, fingerprint())(empty) == b"[]"
     with pytest.raises(RuntimeError, match=f"has vramkit {here} with other code than this machine"):
         run_batch(here, "0" * 64)(empty)
+    # One that is older than the comparison.
+    monkeypatch.setitem(sys.modules, "vramkit.sweep.code", None)
+    with pytest.raises(RuntimeError, match="with other code than this machine"):
+        run_batch(here, fingerprint())(empty)
 
 
 def test_a_fingerprint_is_of_names_and_contents(

@@ -21,7 +21,9 @@ import msgspec
 from vramkit.share import paths, protocol
 from vramkit.share.daemon.connection import Connection, Peer, peer_of
 from vramkit.share.daemon.metrics import metrics_text
+from vramkit.share.daemon.metrics_server import MetricsServer
 from vramkit.share.daemon.nvml import Nvml
+from vramkit.share.daemon.origin import origin_of
 from vramkit.share.daemon.sharing import Client, RefusedError, Sharing
 from vramkit.share.protocol import Decoder, Message, ProtocolError
 from vramkit.share.settings import (
@@ -92,8 +94,9 @@ class Server:
         self._refused = 0
         self._awaited: set[tuple[int, int]] = set()
         self._last_return = 0.0
-        self._metrics_server: asyncio.Server | None = None
-        self._metrics_place = ("", 0)
+        self._metrics_server = MetricsServer(lambda: self._metrics(Peer(0, os.getuid(), 0)))
+        self._origins: dict[int, dict[str, str]] = {}
+        """Of each client as it was when it came: labels that change would be another series."""
         self._node = os.environ.get("VRAMKIT_NODE") or socket.gethostname()
         self._background: set[asyncio.Task[None]] = set()
 
@@ -120,8 +123,7 @@ class Server:
         self._remember_clients()
         if self._timer is not None:
             self._timer.cancel()
-        if self._metrics_server is not None:
-            self._metrics_server.close()
+        self._metrics_server.close()
         for connection in list(self._talks):
             connection.close()
         for client in list(self.sharing.clients.values()):
@@ -262,6 +264,12 @@ class Server:
         talk.client = self.sharing.welcome(pid, peer.uid, hello, send)
         if before is not None:
             self._forget_process(before)
+        self._origins = {
+            number: labels
+            for number, labels in self._origins.items()
+            if number in self.sharing.clients
+        }
+        self._origins[talk.client.number] = origin_of(pid)
         if self.sharing.scheduler.held_back:
             self._awaited.discard((peer.pid, hello.start_ticks))
             self._last_return = time.monotonic()
@@ -437,7 +445,7 @@ class Server:
         if command == "status":
             return {"status": self.status(peer)}
         if command == "metrics":
-            return {"text": metrics_text(self.status(peer), self._node)}
+            return {"text": self._metrics(peer)}
         if command == "settings":
             return {"settings": self.sharing.settings}
         if command not in ("configure", "stop"):
@@ -492,45 +500,13 @@ class Server:
             programs=self.sharing.program_statuses(None if everybody else peer.uid),
         )
 
-    # Metrics over HTTP
+    def _metrics(self, peer: Peer) -> str:
+        return metrics_text(self.status(peer), self._node, self._origins)
 
     async def _serve_metrics(self) -> None:
+        """For whoever reaches the port, all programs."""
         settings = self.sharing.settings
-        place = settings.metrics_host, settings.metrics_port
-        if place == self._metrics_place:
-            return
-        if self._metrics_server is not None:
-            self._metrics_server.close()
-            self._metrics_server = None
-        self._metrics_place = place
-        host, port = place
-        if port:
-            try:
-                self._metrics_server = await asyncio.start_server(
-                    self._answer_http, host, port, limit=8192
-                )
-            except OSError as error:
-                logger.error("no metrics at %s, port %d: %s", host, port, error)
-
-    async def _answer_http(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        try:
-            request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
-            found = request.startswith(b"GET /metrics ")
-            everything = self.status(Peer(0, os.getuid(), 0))
-            body = metrics_text(everything, self._node) if found else "not found\n"
-            head = (
-                f"HTTP/1.0 {'200 OK' if found else '404 Not Found'}\r\n"
-                "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-                f"Content-Length: {len(body.encode())}\r\n\r\n"
-            )
-            writer.write((head + body).encode())
-            await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            logger.debug("a request for metrics was not finished")
-        finally:
-            writer.close()
+        await self._metrics_server.serve(settings.metrics_host, settings.metrics_port)
 
 
 def start_ticks(pid: int) -> int | None:
