@@ -86,8 +86,12 @@ def test_origin_is_in_the_control_group(path: str, labels: dict[str, str]) -> No
 def test_job_of_a_worker_of_ray_is_in_its_environment() -> None:
     for value, labels in (("0a000000", {"ray_job": "0a000000"}), ('x"} 1\n', {})):
         environment = {"FIRST": "1", "RAY_JOB_ID": value, "LAST": "1"}
-        process = subprocess.Popen(["cat"], env=environment, stdin=subprocess.PIPE)
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(["cat"], env=environment, stdin=pipe, stdout=pipe, bufsize=0)
         try:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(b"x")
+            process.stdout.read(1)  # it runs: before, it may have no environment yet
             found = origin_of(process.pid)
             assert {name: found[name] for name in found if name == "ray_job"} == labels
         finally:
