@@ -91,6 +91,9 @@ def nodes() -> Iterator[Nodes]:
             for name in ("a", "b"):
                 nodes.add(name)
             ray.init(address=nodes.address, log_to_driver=False)
+            # The server of Ray's clients begins after the nodes, and fails who comes before.
+            asked = ("top", "--cluster", "--count=1", f"--address={nodes.on_client[4:]}")
+            until(lambda: vramkit(*asked).returncode == 0)
             yield nodes
         finally:
             ray.shutdown()
@@ -152,6 +155,26 @@ def test_plans_are_the_same_as_here_bit_for_bit(nodes: Nodes) -> None:
     assert there.stdout == here.stdout and len(json.loads(here.stdout)["rows"]) == 32
 
 
+def test_without_an_address_it_is_that_of_the_variable_or_the_ray_that_runs_here(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = vramkit("plan", *PLANS, "--json")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    # What `ray start` writes; other clusters may run on this machine.
+    (nodes.folder / "ray").mkdir(exist_ok=True)
+    (nodes.folder / "ray" / "ray_current_cluster").write_text(nodes.address)
+    found = vramkit("plan", *PLANS, "--json", "--on", "ray")
+    assert (found.returncode, found.stderr) == (0, "") and found.stdout == here.stdout
+    monkeypatch.setenv("RAY_TMPDIR", "/nowhere")
+    monkeypatch.setenv("RAY_ADDRESS", nodes.address)
+    named = vramkit("plan", *PLANS, "--json", "--on", "ray")
+    assert (named.returncode, named.stderr) == (0, "") and named.stdout == here.stdout
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    nobody = vramkit("plan", *PLANS, "--json", "--on", "ray")
+    assert (nobody.returncode, nobody.stdout) == (1, "")
+    assert "--on ray: no Ray cluster answers (nobody answers at 127.0.0.1:1 (" in nobody.stderr
+
+
 def test_tasks_fail_and_are_lost_as_they_are_here(nodes: Nodes, tmp_path: Path) -> None:
     from vramkit.integrations.ray.places import Cpus
 
@@ -184,11 +207,11 @@ def test_a_node_that_is_removed_costs_no_answer(nodes: Nodes, tmp_path: Path) ->
     assert sorted(each.name for each in tmp_path.glob(f"{lost}-*"))[1:] == [f"{lost}-c"]
 
 
-def lab(on: str, output: Path, *more: str) -> Report:
+def lab(on: str, output: Path, *more: str, said: str = "") -> Report:
     place = ("--on", on) if on else ()
     given = ("--subjects", "good,raises,absent", "--repetitions", "3", "--seed", "3")
     done = vramkit("lab", "fake_lab:FAKE", *given, *more, *place, "--output", str(output))
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and said in done.stderr, done.stderr
     return load(output)
 
 
@@ -247,7 +270,8 @@ def test_a_repetition_of_a_lost_worker_is_measured_again(nodes: Nodes, tmp_path:
         os.kill(parent(worker), signal.SIGKILL)
 
     with in_background(kill):
-        there = lab(nodes.on, tmp_path / "there.json", "--set", f"note={note}")
+        said = "1 repetition was measured again: Ray says: The worker died unexpectedly"
+        there = lab(nodes.on, tmp_path / "there.json", "--set", f"note={note}", said=said)
     assert msgspec.json.encode(there.rows) == msgspec.json.encode(here.rows)
     lines = [line.split()[:3] for line in note.read_text().splitlines()]
     assert len(lines) > len({tuple(line) for line in lines})
@@ -291,5 +315,5 @@ def test_an_address_where_nobody_answers_is_one_line() -> None:
     pytest.importorskip("ray")
     done = vramkit("plan", *PLANS, "--on", "ray:127.0.0.1:1")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no Ray cluster answers (127.0.0.1:1: " in done.stderr
+    assert "no Ray cluster answers (nobody answers at 127.0.0.1:1 (" in done.stderr
     assert len(done.stderr.splitlines()) == 1

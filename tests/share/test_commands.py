@@ -186,6 +186,37 @@ def test_status_top_and_metrics_show_where_memory_is(
     assert r'name="a \"name\""' in text
 
 
+def test_labels_of_a_program_stay_as_they_were_when_it_came(
+    daemon: Running,
+    clients: Callable[..., FakeClient],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its control group is not to be read any more when it ends between two reads."""
+    from vramkit.share.daemon import server
+
+    found = [{"slurm_job": "1"}, {"slurm_job": "2"}, {}, {}]
+    monkeypatch.setattr(server, "origin_of", lambda pid: found.pop(0))
+    clients(name="first")
+    second = clients(name="second")
+    until(lambda: len(found) == 2, [second])
+    for _ in range(2):
+        capfd.readouterr()
+        assert main(["daemon", "metrics"]) == 0
+        lines = capfd.readouterr().out.splitlines()
+        turns = [line for line in lines if line.startswith("vramkit_program_turns_total{")]
+        assert [("first" in line, 'slurm_job="1"' in line) for line in turns] == [
+            (True, True),
+            (False, False),
+        ]
+        assert 'slurm_job="2"' in turns[1] and len(found) == 2
+    for _ in range(2):
+        clients(name="passing").bye()
+        until(lambda: len(daemon.server.sharing.clients) == 2, [second])
+    # Those of programs that have ended are not kept.
+    assert found == [] and len(daemon.server._origins) == 3
+
+
 def test_metrics_over_http_on_loopback_only(daemon: Running) -> None:
     import urllib.request
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from vramkit.share.daemon import metrics_server
 from vramkit.share.daemon.metrics import metrics_text
+from vramkit.share.daemon.metrics_server import MetricsServer
 from vramkit.share.daemon.origin import origin_in, origin_of
 from vramkit.share.settings import SettingError, ShareSettings, changed
 from vramkit.share.status import CardStatus, DaemonStatus, ProgramOnCard, ProgramStatus, Status
@@ -28,7 +33,7 @@ def text() -> str:
     )
     daemon = DaemonStatus(1, "/s", "0", True, 9.0, 30.0, None, 0)
     return metrics_text(
-        Status(daemon, [card], [program]), "one", lambda pid: {"slurm_job": f"{pid}"}
+        Status(daemon, [card], [program]), "one", {3: {"slurm_job": "77"}, 4: {"slurm_job": "1"}}
     )
 
 
@@ -81,8 +86,12 @@ def test_origin_is_in_the_control_group(path: str, labels: dict[str, str]) -> No
 def test_job_of_a_worker_of_ray_is_in_its_environment() -> None:
     for value, labels in (("0a000000", {"ray_job": "0a000000"}), ('x"} 1\n', {})):
         environment = {"FIRST": "1", "RAY_JOB_ID": value, "LAST": "1"}
-        process = subprocess.Popen(["cat"], env=environment, stdin=subprocess.PIPE)
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(["cat"], env=environment, stdin=pipe, stdout=pipe, bufsize=0)
         try:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(b"x")
+            process.stdout.read(1)  # it runs: before, it may have no environment yet
             found = origin_of(process.pid)
             assert {name: found[name] for name in found if name == "ray_job"} == labels
         finally:
@@ -115,3 +124,76 @@ def test_address_of_the_metrics_is_checked() -> None:
     assert changed(ShareSettings(), "metrics_host", "0.0.0.0").metrics_host == "0.0.0.0"
     with pytest.raises(SettingError, match=r"metrics_host is 'everywhere'; it may be an address"):
         changed(ShareSettings(), "metrics_host", "everywhere")
+
+
+# Over HTTP
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        return int(unused.getsockname()[1])
+
+
+async def asked(port: int, request: str) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"{request}\r\n\r\n".encode())
+    answer = await asyncio.wait_for(reader.read(), 60)
+    writer.close()
+    return answer
+
+
+def test_a_name_that_is_no_text_costs_no_other_metric() -> None:
+    async def run() -> None:
+        server, port = MetricsServer(lambda: "a \udcff b\n"), free_port()
+        await server.serve("127.0.0.1", port)
+        for request in ("GET /metrics HTTP/1.1", "GET /metrics?collect=all HTTP/1.1"):
+            head, _, body = (await asked(port, request)).partition(b"\r\n\r\n")
+            assert b" 200 OK" in head and b"Content-Length: 6\r\n" in head + b"\r\n"
+            assert body == b"a ? b\n"
+        assert b" 404 " in await asked(port, "GET /metricsx HTTP/1.1")
+        server.close()
+
+    asyncio.run(run())
+
+
+def test_of_two_places_at_once_the_later_one_counts() -> None:
+    async def run() -> None:
+        server, first, second = MetricsServer(lambda: "x\n"), free_port(), free_port()
+        await asyncio.gather(server.serve("127.0.0.1", first), server.serve("127.0.0.1", second))
+        assert b" 200 OK" in await asked(second, "GET /metrics HTTP/1.1")
+        with pytest.raises(OSError, match="Connect call failed"):
+            await asked(first, "GET /metrics HTTP/1.1")
+        await server.serve("127.0.0.1", 0)
+        with pytest.raises(OSError, match="Connect call failed"):
+            await asked(second, "GET /metrics HTTP/1.1")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("request_", ["", "GET /metrics HTTP/1.1\r\n\r\n"])
+def test_who_is_too_slow_is_cut_off(request_: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not ask, and one that does not read what it has asked for."""
+    monkeypatch.setattr(metrics_server, "SECONDS", 0.3)
+    size = 64 << 20
+
+    async def run() -> None:
+        server, port = MetricsServer(lambda: "x" * size), free_port()
+        await server.serve("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(request_.encode())
+        others: set[object] = set()
+        async with asyncio.timeout(60):
+            while not others:  # the server's task for this connection
+                await asyncio.sleep(0.001)
+                others = asyncio.all_tasks() - {asyncio.current_task()}
+            while asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.sleep(0.01)
+            received = 0
+            with suppress(ConnectionError):
+                while piece := await reader.read(1 << 20):
+                    received += len(piece)
+        assert received < size
+        writer.close()
+        server.close()
+
+    asyncio.run(run())

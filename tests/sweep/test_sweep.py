@@ -14,7 +14,7 @@ import pytest
 from cluster.nodes import until
 from lab.runs import ends
 
-from vramkit.sweep import Batch, Done, Failed, PlaceError, Stopped, Stopping, Task, batches
+from vramkit.sweep import Again, Batch, Done, Failed, PlaceError, Stopped, Stopping, Task, batches
 from vramkit.sweep.local import LocalPlace
 from vramkit.sweep.run import run
 from vramkit.sweep.tasks import Ended, Lost
@@ -91,6 +91,19 @@ def test_a_lost_task_is_run_again_and_its_companions_too(tmp_path: Path) -> None
     assert "its process was lost (ended by SIGKILL" in told[0][1]
     # What was answered before is not run again.
     assert sorted(number for number, _ in runs(tmp_path)) == [0, 1, 1, 2, 3]
+
+
+def test_what_was_run_again_is_told_in_one_line(tmp_path: Path) -> None:
+    again = Again()
+    swept(tmp_path, ["", "dies once", "", ""], again=again)
+    words = again.words("plan", "made")
+    assert words.startswith("3 plans were made again: its process was lost (ended by SIGKILL")
+    one = Task(7, raw(0))
+    again = Again()
+    assert again.words("plan", "made") == ""
+    for why in ("first", "first", "second"):
+        again(one, why)
+    assert again.words("plan", "made") == "1 plan was made again: first; and 1 other reason"
 
 
 def test_a_task_that_ends_its_worker_each_time_costs_no_other(tmp_path: Path) -> None:

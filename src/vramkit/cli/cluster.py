@@ -86,6 +86,14 @@ def start(
         raise UsageError(str(error)) from error
     except ModuleNotFoundError as error:
         raise CommandError(str(error), PROBLEM) from error
+    # Ray's own hint would make nodes that announce nothing and ignore limits.
+    if address is None:
+        print(
+            "vramkit: other machines join by `vramkit cluster start --address HOST:PORT`, "
+            "not by `ray start`",
+            file=sys.stderr,
+            flush=True,
+        )
     # In this process: with --block, signals of a service manager are Ray's.
     os.execve(command[0], command, {**os.environ, **node_environment()})
 

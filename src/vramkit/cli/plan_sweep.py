@@ -22,13 +22,13 @@ def sweep(grid: Grid, on: str | None, workers: int | None, json: bool) -> int:
     """Exit status 1 where nothing could be planned, or the place failed; 128 + a signal."""
     from vramkit.cli.console import output, print_json
     from vramkit.cli.steps import steps
-    from vramkit.sweep import Step, Stopping
+    from vramkit.sweep import Again, Step, Stopping
     from vramkit.weights.planner.sweep import plan_sweep
     from vramkit.weights.planner.sweep_words import print_sweep
 
     grid.check()
     rows = len(grid.rows())
-    stopping = Stopping()
+    stopping, again = Stopping(), Again()
     began = time.monotonic()
     with _place(on, workers) as place, steps("vramkit plan", lines=False) as bar:
 
@@ -42,6 +42,8 @@ def sweep(grid: Grid, on: str | None, workers: int | None, json: bool) -> int:
                 grid,
                 place,
                 check=stopping.check,
+                hurry=stopping.in_a_hurry,
+                again=again,
                 tell=lambda what: bar.step(Step(0, rows, what, None)),
                 row=row,
             )
@@ -50,6 +52,8 @@ def sweep(grid: Grid, on: str | None, workers: int | None, json: bool) -> int:
     else:
         print_sweep(output(), found)
     sys.stdout.flush()
+    if words := again.words("plan", "made"):
+        print(f"vramkit plan: {words}", file=sys.stderr)
     if found.stopped:
         said = f"{found.stopped}; {found.planned} of {rows} plans have figures"
         print(f"vramkit plan: {said}", file=sys.stderr)

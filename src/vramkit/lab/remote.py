@@ -146,12 +146,19 @@ class Elsewhere:
 
 
 def describe(
-    experiment: str, settings: dict[str, Value], chosen: Chosen, place: Place
+    experiment: str,
+    settings: dict[str, Value],
+    chosen: Chosen,
+    place: Place,
+    check: Callable[[], None] = lambda: None,
 ) -> Described:
-    """Of any card of the place, which is closed then. Raises PlaceError."""
+    """Of any card of the place, which is closed then; `check` is called while it waits for one.
+
+    Raises PlaceError.
+    """
     question = msgspec.Raw(msgspec.json.encode(Question(experiment, settings, chosen)))
     batch = Batch(f"{WORK}:describing", question, [Task(0, msgspec.Raw(b"null"))])
-    for ended in run([batch], place):
+    for ended in run([batch], place, check=check):
         if isinstance(ended, Done):
             return msgspec.json.decode(ended.value, type=Described)
         raise PlaceError(f"no card could be examined: {ended.why}")
@@ -164,6 +171,7 @@ def repetitions(
     turns: list[list[str]],
     elsewhere: Elsewhere,
     check: Callable[[], None],
+    hurry: Callable[[], bool],
     again: Callable[[Task, str], None],
 ) -> Iterator[tuple[int, Measured | str]]:
     """Each repetition as it ends, or why nobody could measure it. Raises PlaceError.
@@ -174,9 +182,8 @@ def repetitions(
         Task(number, msgspec.Raw(msgspec.json.encode(Given(number, order))))
         for number, order in enumerate(turns)
     ]
-    for ended in run(
-        batches(f"{WORK}:measuring", common, tasks, 1), elsewhere.place, check=check, again=again
-    ):
+    work = batches(f"{WORK}:measuring", common, tasks, 1)
+    for ended in run(work, elsewhere.place, check=check, again=again, hurry=hurry):
         if not isinstance(ended, Done):
             yield ended.number, ended.why
             continue

@@ -17,7 +17,7 @@ from vramkit.lab.rows import Rows
 from vramkit.lab.turn import CASE_SECONDS, Setup, Turn, orders
 from vramkit.lab.worker import Ended
 from vramkit.report.units import count_text
-from vramkit.sweep import PlaceError, Step, Stopped, Stopping, Task
+from vramkit.sweep import Again, PlaceError, Step, Stopped, Stopping, Task
 
 
 @dataclass
@@ -43,6 +43,8 @@ class Run:
     """Those that asked the run to end."""
     elsewhere: Elsewhere | None = None
     """Where repetitions are measured; None: one after the other on this machine."""
+    again: Again = field(default_factory=Again)
+    """Repetitions that were lost with a card elsewhere, and measured again."""
     problem: bool = False
     """It ended early because nothing more could be measured elsewhere."""
 
@@ -108,10 +110,17 @@ class Run:
         self._say(f"waiting for {count_text(cards, 'card')}", cards)
 
         def again(task: Task, why: str) -> None:
+            self.again(task, why)
             self._say(f"{name.format(task.number + 1)} is measured again: {why}", cards)
 
         for number, found in repetitions(
-            setup, self.cases, turns, elsewhere, self._stopping.check, again
+            setup,
+            self.cases,
+            turns,
+            elsewhere,
+            self._stopping.check,
+            self._stopping.in_a_hurry,
+            again,
         ):
             if isinstance(found, str):
                 measured, where = unmeasured(found, self.cases, turns[number]), "nowhere"

@@ -1,5 +1,6 @@
 """Runs many independent tasks: in processes of this machine, or wherever a Place puts them."""
 
+from vramkit.sweep.again import Again as Again
 from vramkit.sweep.place import Place as Place
 from vramkit.sweep.place import PlaceError as PlaceError
 from vramkit.sweep.step import Step as Step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable
 
 import msgspec
 
@@ -80,7 +81,7 @@ class LocalPlace:
             found.append((worker.key, Gone(f"its process was lost ({why})")))
         return found
 
-    def close(self) -> None:
+    def close(self, hurry: Callable[[], bool]) -> None:
         for worker in self._workers:
             # They hold nothing that is to be cleaned up.
             worker.child.end(asked=True, hurry=lambda: True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -41,6 +42,6 @@ class Place(Protocol):
         """How many batches run at the same time, as far as is known; at least one."""
         ...
 
-    def close(self) -> None:
-        """Ends what still runs."""
+    def close(self, hurry: Callable[[], bool]) -> None:
+        """Ends what still runs, and gives it some seconds to clean up, unless there is a hurry."""
         ...

@@ -23,12 +23,14 @@ def run(
     *,
     check: Callable[[], None] = lambda: None,
     again: Callable[[Task, str], None] = lambda task, why: None,
+    hurry: Callable[[], bool] = lambda: False,
 ) -> Iterator[Ended]:
     """The end of each task, once, as they come.
 
     A task that was lost with others is run by itself: if it was the one that ended its worker, it
     takes no other with it again. Lost so TRIES times, it ends as Lost. `again` is told of each that
-    is run again. `check` is called now and then, and ends the sweep by raising. Closes the place.
+    is run again. `check` is called now and then, and ends the sweep by raising. Closes the place;
+    `hurry` says whether what still runs has no time to clean up.
     """
     waiting = deque(batches)
     running: dict[int, tuple[Batch, dict[int, Task]]] = {}
@@ -60,4 +62,4 @@ def run(
                         again(task, what.why)
                         waiting.append(structs.replace(batch, tasks=[task]))
     finally:
-        place.close()
+        place.close(hurry)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from vramkit.sweep import Place
 
 NOTHING = 1
+PATIENCE_SECONDS = 10.0
+"""Until it is said that a run waits for its first card."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +68,28 @@ def there(name: str, driver: str | None, settings: dict[str, Value], place: Plac
 
     chosen = Chosen(driver, os.environ.get("VRAMKIT_SIM", ""))
     try:
-        described = describe(name, settings, chosen, place)
+        described = describe(name, settings, chosen, place, Waiting())
     except PlaceError as error:
         raise CommandError(str(error), NOTHING) from error
     elsewhere = Elsewhere(place, chosen, described.site.simulated)
     return Found(described.site, described.driver, described.subjects, driver, elsewhere=elsewhere)
+
+
+@dataclass
+class Waiting:
+    """Says once that no card is free, where the first answer takes long: the cluster's other users
+    may have them for hours, and nothing else is shown before."""
+
+    clock: Callable[[], float] = time.monotonic
+    _until: float = math.inf
+
+    def __call__(self) -> None:
+        now = self.clock()
+        if self._until == math.inf:
+            self._until = now + PATIENCE_SECONDS
+        if now > self._until:
+            self._until = math.nan
+            print("vramkit: waiting for a card of the cluster; others have them", file=sys.stderr)
 
 
 def given_driver(options: Options) -> str | None:

@@ -77,7 +77,7 @@ def _measured(run: Run, options: Options, found: Found, said: str) -> int:
         run.run()
     keeper.keep_now(run.report)
     _show(run.experiment, run.report, options)
-    for line in _ending(run.report, options, keeper.error):
+    for line in _ending(run, options, keeper.error):
         print(f"{said}: {line}", file=sys.stderr)
     if run.signals:
         return 128 + run.signals[0]
@@ -201,8 +201,9 @@ def _opening(report: Report, why_simulated: str | None) -> str:
     return f"on the simulated GPU, profile {report.simulated}{why}"
 
 
-def _ending(report: Report, options: Options, error: OSError | None) -> list[str]:
-    lines = []
+def _ending(run: Run, options: Options, error: OSError | None) -> list[str]:
+    report = run.report
+    lines = list(filter(None, [run.again.words("repetition", "measured")]))
     if report.stopped:
         measured = sum(bool(row.values) for row in report.rows)
         lines.append(f"{report.stopped}; {measured} of {len(report.rows)} rows have figures")

@@ -23,13 +23,15 @@ SECONDS = 10.0
 def connected(address: str | None = None) -> Iterator[None]:
     """Connects this process with a running cluster, unless it is, and undoes that.
 
-    Raises ConnectionError where there is none.
+    `address`: HOST:PORT, or ray://HOST:PORT of Ray's client; without one that of RAY_ADDRESS, else
+    the Ray that runs on this machine. Raises ConnectionError where there is none.
     """
     ray = imported("ray", "vramkit[ray]")
     if ray.is_initialized():
         yield
         return
-    address = address or os.environ.get("RAY_ADDRESS") or "auto"
+    if address is None:
+        address = os.environ.get("RAY_ADDRESS") or "auto"
     _must_answer(address)
     ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     try:
@@ -39,16 +41,16 @@ def connected(address: str | None = None) -> Iterator[None]:
 
 
 def _must_answer(address: str) -> None:
-    """Ray itself tries for minutes. Raises ConnectionError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or "/" in address or not port.isdecimal():
+    """Ray itself tries for minutes, and ends the process. Raises ConnectionError."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=SECONDS).close()
     except (OSError, OverflowError) as error:
         raise ConnectionError(
-            f"nobody answers at {address} ({error}); give the address of the cluster's head, "
-            "as `ray start` printed it"
+            f"nobody answers at {address} ({getattr(error, 'strerror', None) or error}); give the "
+            "address of the cluster's head, as `ray start` printed it"
         ) from error
 
 

@@ -7,7 +7,8 @@ card is differs from node to node. Nothing is retried by Ray: a sweep runs lost 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -17,6 +18,7 @@ import msgspec
 from vramkit.integrations._frameworks import imported
 from vramkit.integrations.ray.node import RESOURCE
 from vramkit.sweep.child import GRACE_SECONDS
+from vramkit.sweep.code import fingerprint
 from vramkit.sweep.place import Gone, PlaceError
 from vramkit.sweep.tasks import Answer, Batch
 
@@ -24,8 +26,12 @@ LOOK_SECONDS = 2.0
 """Between two looks at what nodes there are."""
 DISTRUST_SECONDS = 5.0
 """A node that lost a task gets no other one for so long: Ray may not know yet that it is gone."""
+EMPTY_SECONDS = 60.0
+"""A cluster whose nodes are all gone gets new ones within this time, or is given up."""
 END_SECONDS = GRACE_SECONDS + 2
 """For the end of tasks that are cancelled."""
+LOOK_AT_END_SECONDS = 0.1
+"""Between two looks whether there is a hurry meanwhile."""
 OWN_WORKERS = {"env_vars": {"VRAMKIT_SWEEP": "1"}}
 """Ray keeps processes for tasks with the same environment: where a simulated GPU was opened, no
 program of the user's may run later."""
@@ -33,8 +39,9 @@ program of the user's may run later."""
 _ANSWERS = msgspec.json.Decoder(list[Answer])
 
 
-def run_batch(wanted: str) -> Callable[[bytes], bytes]:
-    """What Ray sends to the nodes, by value: they may have no vramkit, or another one.
+def run_batch(wanted: str, code: str) -> Callable[[bytes], bytes]:
+    """What Ray sends to the nodes, by value: they may have no vramkit, or another one, by its
+    version or by its fingerprint, as checkouts of different days are.
 
     Raises RuntimeError there, which says so.
     """
@@ -51,6 +58,17 @@ def run_batch(wanted: str) -> Callable[[bytes], bytes]:
             raise RuntimeError(
                 f"node {socket.gethostname()} has {found}, and this machine vramkit {wanted}; "
                 "install the same on all nodes, for the Python that Ray runs with"
+            )
+        try:
+            from vramkit.sweep.code import fingerprint
+
+            same = fingerprint() == code
+        except ImportError:
+            same = False
+        if not same:
+            raise RuntimeError(
+                f"node {socket.gethostname()} has {found} with other code than this machine; "
+                "install the same on all nodes, or the same commit"
             )
         import msgspec
 
@@ -69,6 +87,7 @@ class Cpus:
         self._tasks = _Tasks()
         self._cpus = 0
         self._next = 0.0
+        self._seen = time.monotonic()
         if not self._look():
             raise PlaceError("the cluster has no CPUs for tasks")
 
@@ -80,18 +99,23 @@ class Cpus:
         return len(self._tasks) < 2 * max(1, self._look())
 
     def give(self, key: int, batch: Batch) -> None:
-        self._tasks.submit(key, batch, "", num_cpus=1)
+        self._tasks.submit(key, batch, num_cpus=1)
 
     def wait(self, seconds: float) -> list[tuple[int, Answer | Gone]]:
         return [each for _, found in self._tasks.wait(seconds) for each in found]
 
-    def close(self) -> None:
-        self._tasks.cancel()
+    def close(self, hurry: Callable[[], bool]) -> None:
+        self._tasks.cancel(hurry)
 
     def _look(self) -> int:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + LOOK_SECONDS
-            self._cpus = int(self._tasks.ray.cluster_resources().get("CPU", 0))
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + LOOK_SECONDS
+            self._cpus = int(self._tasks.resources().get("CPU", 0))
+            if self._cpus:
+                self._seen = now
+            elif now - self._seen > EMPTY_SECONDS:
+                raise PlaceError(f"the cluster has had no CPUs for {EMPTY_SECONDS:g} s")
         return self._cpus
 
 
@@ -151,7 +175,6 @@ class Cards:
         self._tasks.submit(
             key,
             batch,
-            card.node,
             num_cpus=0,
             num_gpus=card.gpus,
             resources={RESOURCE: card.vram_mib} if card.vram_mib else {},
@@ -168,8 +191,8 @@ class Cards:
             found += answers
         return found
 
-    def close(self) -> None:
-        self._tasks.cancel()
+    def close(self, hurry: Callable[[], bool]) -> None:
+        self._tasks.cancel(hurry)
         self._busy.clear()
 
     def _free(self) -> Card | None:
@@ -184,7 +207,7 @@ class Cards:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + LOOK_SECONDS
-        self._known = cards_of(self._tasks.ray.nodes())
+        self._known = cards_of(self._tasks.nodes())
         if not self._known and not self._busy:
             raise PlaceError(
                 "no node of the cluster has a card: none announces vram_mib (`vramkit cluster "
@@ -198,16 +221,26 @@ class _Tasks:
     def __init__(self) -> None:
         self.ray: Any = imported("ray", "vramkit[ray]")
         self._function = self.ray.remote(max_retries=0, runtime_env=OWN_WORKERS)(
-            run_batch(version("vramkit"))
+            run_batch(version("vramkit"), fingerprint())
         )
-        self._running: dict[Any, tuple[int, Batch]] = {}
+        self._running: dict[Any, int] = {}
+        """The key of each batch, by Ray's reference."""
 
     def __len__(self) -> int:
         return len(self._running)
 
-    def submit(self, key: int, batch: Batch, node: str, **options: Any) -> None:
-        reference = self._function.options(**options).remote(msgspec.json.encode(batch))
-        self._running[reference] = key, batch
+    def resources(self) -> dict[str, float]:
+        with _still_connected():
+            return dict(self.ray.cluster_resources())
+
+    def nodes(self) -> list[Mapping[str, Any]]:
+        with _still_connected():
+            return list(self.ray.nodes())
+
+    def submit(self, key: int, batch: Batch, **options: Any) -> None:
+        with _still_connected():
+            reference = self._function.options(**options).remote(msgspec.json.encode(batch))
+        self._running[reference] = key
 
     def wait(self, seconds: float) -> list[tuple[int, list[tuple[int, Answer | Gone]]]]:
         """By key: what has come of batches that have ended."""
@@ -215,12 +248,13 @@ class _Tasks:
             time.sleep(seconds)
             return []
         references = list(self._running)
-        self.ray.wait(references, num_returns=1, timeout=seconds)
-        ready, _ = self.ray.wait(references, num_returns=len(references), timeout=0)
-        return [self._end(reference) for reference in ready]
+        with _still_connected():
+            self.ray.wait(references, num_returns=1, timeout=seconds)
+            ready, _ = self.ray.wait(references, num_returns=len(references), timeout=0)
+            return [self._end(reference) for reference in ready]
 
     def _end(self, reference: Any) -> tuple[int, list[tuple[int, Answer | Gone]]]:
-        key, _ = self._running.pop(reference)
+        key = self._running.pop(reference)
         errors = self.ray.exceptions
         try:
             text = self.ray.get(reference)
@@ -231,18 +265,33 @@ class _Tasks:
             return key, [(key, Gone(_short(error)))]
         return key, [(key, answer) for answer in _ANSWERS.decode(text)]
 
-    def cancel(self) -> None:
+    def cancel(self, hurry: Callable[[], bool]) -> None:
         """First as Ctrl-C would, so that an experiment ends what it has started: Ray kills the
-        children of a worker that it kills, and nobody further down."""
-        references = list(self._running)
+        children of a worker that it kills, and nobody further down. In a hurry it is killed at
+        once."""
+        left = list(self._running)
         self._running.clear()
-        for force in (False, True):
-            for reference in references:
-                self.ray.cancel(reference, force=force)
-            if references:
-                _, references = self.ray.wait(
-                    references, num_returns=len(references), timeout=END_SECONDS
-                )
+        with suppress(ConnectionError):  # Ray ends the tasks of who has gone
+            for force in (False, True):
+                for reference in left:
+                    self.ray.cancel(reference, force=force)
+                left = self._ended(left, (lambda: False) if force else hurry)
+
+    def _ended(self, left: list[Any], hurry: Callable[[], bool]) -> list[Any]:
+        """Waits for their end; gives those that go on."""
+        end = time.monotonic() + END_SECONDS
+        while left and time.monotonic() < end and not hurry():
+            _, left = self.ray.wait(left, num_returns=len(left), timeout=LOOK_AT_END_SECONDS)
+        return left
+
+
+@contextmanager
+def _still_connected() -> Iterator[None]:
+    """What there is of a sweep is kept. Raises PlaceError."""
+    try:
+        yield
+    except ConnectionError as error:
+        raise PlaceError(f"the connection with Ray is lost: {_short(error)}") from error
 
 
 def _short(error: Exception) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 
-from vramkit.share.daemon.origin import origin_of
 from vramkit.share.status import Status
 
 CARD_GAUGES = {
@@ -27,14 +26,12 @@ PROGRAM_COUNTERS = {
 }
 
 
-def metrics_text(
-    status: Status, node: str, origin: Callable[[int], dict[str, str]] = origin_of
-) -> str:
-    """`node`: a label of all samples. `origin`: labels of a process."""
+def metrics_text(status: Status, node: str, origins: Mapping[int, dict[str, str]]) -> str:
+    """`node`: a label of all samples. `origins`: labels of each client by its number."""
     lines: list[str] = []
     here = {"node": node}
     programs = {
-        program.client: here | _program(program) | origin(program.pid)
+        program.client: here | _program(program) | origins.get(program.client, {})
         for program in status.programs
     }
     for name, note in CARD_GAUGES.items():

@@ -1,4 +1,4 @@
-"""Metrics over HTTP, for Prometheus: one path, whoever asks."""
+"""The metrics over HTTP, for Prometheus: one path, one answer a connection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
-REQUEST_SECONDS = 5.0
+SECONDS = 10.0
+"""For one request and its answer; who is slower is cut off."""
 LARGEST_REQUEST = 8192
 
 
@@ -17,14 +18,18 @@ class MetricsServer:
         self._text = text
         self._server: asyncio.Server | None = None
         self._place = ("", 0)
+        # Of two changes at once the later one is what counts, and nothing listens for the other.
+        self._lock = asyncio.Lock()
 
     async def serve(self, host: str, port: int) -> None:
-        """Here from now on, and at no other place; port 0: nowhere."""
-        if (host, port) == self._place:
-            return
-        self.close()
-        self._place = host, port
-        if port:
+        """There from now on; port 0: nowhere. Where that is not possible the log says so."""
+        async with self._lock:
+            if (host, port) == self._place:
+                return
+            self.close()
+            self._place = host, port
+            if not port:
+                return
             try:
                 self._server = await asyncio.start_server(
                     self._answer, host, port, limit=LARGEST_REQUEST
@@ -39,17 +44,19 @@ class MetricsServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_SECONDS)
-            found = request.startswith(b"GET /metrics ")
-            body = self._text() if found else "not found\n"
-            head = (
-                f"HTTP/1.0 {'200 OK' if found else '404 Not Found'}\r\n"
-                "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-                f"Content-Length: {len(body.encode())}\r\n\r\n"
-            )
-            writer.write((head + body).encode())
-            await writer.drain()
+            async with asyncio.timeout(SECONDS):
+                request = await reader.readuntil(b"\r\n\r\n")
+                found = request.startswith((b"GET /metrics ", b"GET /metrics?"))
+                # A name in the environment may have bytes that are no text.
+                body = (self._text() if found else "not found\n").encode(errors="replace")
+                head = (
+                    f"HTTP/1.0 {'200 OK' if found else '404 Not Found'}\r\n"
+                    "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+                    f"Content-Length: {len(body)}\r\n\r\n"
+                )
+                writer.write(head.encode() + body)
+                writer.close()
+                await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             logger.debug("a request for metrics was not finished")
-        finally:
-            writer.close()
+            writer.transport.abort()

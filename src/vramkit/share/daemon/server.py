@@ -23,6 +23,7 @@ from vramkit.share.daemon.connection import Connection, Peer, peer_of
 from vramkit.share.daemon.metrics import metrics_text
 from vramkit.share.daemon.metrics_server import MetricsServer
 from vramkit.share.daemon.nvml import Nvml
+from vramkit.share.daemon.origin import origin_of
 from vramkit.share.daemon.returning import Returning, is_there
 from vramkit.share.daemon.sharing import Client, RefusedError, Sharing
 from vramkit.share.protocol import Decoder, Message, ProtocolError
@@ -89,6 +90,8 @@ class Server:
         self._started = self._last_there = time.monotonic()
         self._refused = 0
         self._returning = Returning()
+        self._origins: dict[int, dict[str, str]] = {}
+        """Of each client as it was when it came: labels that change would be another series."""
         self._node = os.environ.get("VRAMKIT_NODE") or socket.gethostname()
         self._metrics = MetricsServer(lambda: self._metrics_of(Peer(0, os.getuid(), 0)))
         self._background: set[asyncio.Task[None]] = set()
@@ -257,6 +260,12 @@ class Server:
         talk.client = self.sharing.welcome(pid, peer.uid, hello, send)
         if before is not None:
             self._forget_process(before)
+        self._origins = {
+            number: labels
+            for number, labels in self._origins.items()
+            if number in self.sharing.clients
+        }
+        self._origins[talk.client.number] = origin_of(pid)
         if self.sharing.scheduler.held_back:
             self._returning.came_back((peer.pid, hello.start_ticks), time.monotonic())
         if peer.pid:
@@ -462,11 +471,12 @@ class Server:
         task.add_done_callback(self._background.discard)
 
     async def _serve_metrics(self) -> None:
+        """For whoever reaches the port, all programs."""
         settings = self.sharing.settings
         await self._metrics.serve(settings.metrics_host, settings.metrics_port)
 
     def _metrics_of(self, peer: Peer) -> str:
-        return metrics_text(self.status(peer), self._node)
+        return metrics_text(self.status(peer), self._node, self._origins)
 
     def status(self, peer: Peer) -> Status:
         """A user sees only his own programs; who may configure sees all."""

@@ -145,10 +145,13 @@ def plan_sweep(
     place: Place,
     *,
     check: Callable[[], None] = lambda: None,
+    hurry: Callable[[], bool] = lambda: False,
+    again: Callable[[Task, str], None] = lambda task, why: None,
     tell: Callable[[str], object] = lambda what: None,
     row: Callable[[Row, int], object] = lambda row, done: None,
 ) -> PlanSweep:
-    """All plans of the grid, in its order. `row` is called for each as it comes, with their number.
+    """All plans of the grid, in its order. `row` is called for each as it comes, with their number;
+    `check`, `again` and `hurry` are those of sweep.run.
 
     A model that cannot be read, a plan that is refused, and one that was lost again and again are
     rows that say so. Ends early where `check` raises Stopped or the place fails, with what there
@@ -165,7 +168,8 @@ def plan_sweep(
     try:
         work = list(_batches(grid, found.rows, shapes, profiles, place))
         failed = sum(each.model in unread for each in found.rows)
-        for done, ended in enumerate(run(work, place, check=check), failed + 1):
+        ends = run(work, place, check=check, again=again, hurry=hurry)
+        for done, ended in enumerate(ends, failed + 1):
             _fill(found.rows[ended.number], ended)
             row(found.rows[ended.number], done)
     except (Stopped, PlaceError) as why:
