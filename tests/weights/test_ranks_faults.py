@@ -60,6 +60,18 @@ def test_a_rank_fails_in_a_pass(ranks: Ranks, how: str, own: str, told: str) -> 
         assert result["again"] == ""
 
 
+@pytest.mark.parametrize(("at", "own"), [("filling", "ValueError"), ("pinning", "DriverError")])
+def test_a_rank_fails_while_weights_move(ranks: Ranks, at: str, own: str) -> None:
+    """No weight is lost, and none is shared afterwards."""
+    results = ranks.results("fail_while_weights_move", 3, at=at)
+    check_nothing_left(results)
+    for rank, result in enumerate(results):
+        assert result["met"][0] == (own if rank == 1 else "RankError")
+        if rank != 1:
+            assert re.match(rf"rank 1 of 3 \(.*\) failed: {own}", result["met"][1])
+        assert result["whole"] and result["again"] and result["apart"]
+
+
 def test_a_wait_for_another_rank_is_interrupted(ranks: Ranks) -> None:
     """The other one is told, though what they wait for together is still exchanged."""
     first, second = ranks.results("interrupted_wait", 2)
