@@ -49,9 +49,9 @@ def check_bytes(results: list[Any], twice: int = 0) -> None:
     memories = [result["memory"] for result in results]
     assert len({memory["inode"] for memory in memories}) == 1
     # Each page counts by its share for the ranks that have touched it: all of them once. Shares
-    # are rounded.
+    # are rounded down, and the last page may be a huge one.
     whole = results[0]["host_bytes"]
-    assert sum(memory["Pss"] for memory in memories) == pytest.approx(whole, rel=0.01)
+    assert 0.99 * whole < sum(memory["Pss"] for memory in memories) < whole + (2 << 20)
 
 
 @pytest.mark.parametrize("checkpoint", ["off", "not reentrant"])

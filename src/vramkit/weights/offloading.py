@@ -287,6 +287,8 @@ class Offload:
             )
             self._link = self._link_rate()
             self._packed_share = self._sample(parsed)
+            if self._team is not None:
+                self._team.barrier()  # all ranks are open, or none is
             self._undo = undo.pop_all()
 
     def _expert_hooks(

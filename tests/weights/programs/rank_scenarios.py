@@ -222,6 +222,41 @@ def leave_early(rank: int, size: int, folder: str) -> Any:
     return {"met": met} | left_behind()
 
 
+def fail_while_weights_move(rank: int, size: int, folder: str, at: str) -> Any:
+    """On rank 1: while it fills its groups, or when all are there and it pins them."""
+    model = stack(*[300] * 9)
+    before = weights_of(model)
+    x = torch.ones(2, 300)
+    settings: dict[str, Any] = {}
+
+    def fail(done: int, total: int) -> None:
+        raise ValueError("no more")
+
+    met: list[str] = []
+    with torch.no_grad():
+        alone = model(x)
+        if rank == 1 and at == "filling":
+            settings["progress"] = fail
+        elif rank == 1:
+            simulator().inject("cuMemHostRegister*", nth=1, code=999)
+        try:
+            offloaded(model, **settings)
+        except (RuntimeError, ValueError, vramkit.driver.DriverError) as error:
+            met = [type(error).__name__, str(error)]
+        simulator().clear_faults()
+        whole = equal(before, weights_of(model))
+        with offloaded(model):
+            found = torch.equal(alone, model(x))
+        dist.barrier()
+        if rank == 0:
+            model[0].weight.fill_(1)
+            model[1].weight.fill_(1)
+        dist.barrier()
+        mine = {name: t for name, t in before.items() if rank or not name.startswith(("0", "1"))}
+        apart = all(torch.equal(model.state_dict()[name], mine[name]) for name in mine)
+    return {"met": met, "whole": whole, "again": found, "apart": apart} | left_behind()
+
+
 def interrupted_wait(rank: int, size: int, folder: str) -> Any:
     """Rank 1 is late; rank 0, which waits for it, is interrupted meanwhile."""
     model = stack(*[300] * 9)

@@ -15,7 +15,6 @@ import tempfile
 import time
 import traceback
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -91,5 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    assert Path(__file__).exists()
     main()
