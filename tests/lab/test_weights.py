@@ -11,7 +11,13 @@ import pytest
 from vramkit.driver import Driver
 from vramkit.lab.experiment import Unmeasured
 from vramkit.lab.weights import SWEEP, WEIGHTS, claims, decoder, neighbour, passes, sweep
-from vramkit.lab.weights.cases import DecoderCase, NeighbourCase, StudyCase, all_cases
+from vramkit.lab.weights.cases import (
+    DRAWN,
+    DecoderCase,
+    NeighbourCase,
+    StudyCase,
+    all_cases,
+)
 from vramkit.lab.weights.study import (
     AS_COMPUTE,
     HOSTS,
@@ -26,6 +32,7 @@ from vramkit.lab.weights.study import (
     cell_of,
 )
 from vramkit.lab.weights.tables import chart
+from vramkit.report.blocks import Timeline
 from vramkit.weights import POLICIES
 from vramkit.weights.passes import Host
 
@@ -449,6 +456,21 @@ def test_policies_run_in_processes_and_the_report_is_drawn(driver: Driver) -> No
     row = report.row(cases[0].workload, "history1", cases[0].arm)
     assert row is not None and row.values["layer"] == [pytest.approx(202, abs=CALLS_MS)]
     assert WEIGHTS.blocks(report) and len(WEIGHTS.findings(report)) == 1
+
+
+def test_three_layers_of_the_study_s_first_timeline_are_drawn_for_each_policy(
+    driver: Driver,
+) -> None:
+    report = run_loop(WEIGHTS, driver, ["history", "auto_3", "auto"], [DRAWN.case], "layers=6")
+    drawn = [block for block in WEIGHTS.blocks(report) if isinstance(block, Timeline)]
+    # In the order of the tables, which leave larger rings out.
+    assert [each.title.partition(":")[0] for each in drawn] == ["history", "auto"]
+    for each, milliseconds in zip(drawn, (220, 200), strict=True):
+        lanes = {lane.name: lane.spans for lane in each.lanes}
+        assert [span.name for span in lanes["ffn"]] == [f"compute {n}.ffn" for n in (1, 2, 3)]
+        # Three layers, and the wait of the first one is in the window.
+        assert lanes["ffn"][-1].end == pytest.approx(3 * milliseconds * 1e-3, abs=1e-3)
+        assert lanes["copy"] and each.scale == 0.66
 
 
 def test_a_part_of_the_sweep_runs_in_processes(driver: Driver) -> None:

@@ -9,6 +9,7 @@ from vramkit.lab.figures import figure
 from vramkit.lab.result import Report
 from vramkit.lab.weights.cases import (
     BUDGETS,
+    DRAWN,
     NEIGHBOUR_LINKS,
     DecoderCase,
     NeighbourCase,
@@ -40,6 +41,9 @@ def blocks(report: Report) -> Iterator[Block]:
     for link in (PROFILE_RATE, WAITS_5_MS):
         yield totals(report, link)
     yield a_layer(report)
+    for policy in ORDER:
+        row = report.row(DRAWN.case.workload, policy, DRAWN.case.arm)
+        yield from row.drawings if row is not None else []
     if _figure(report, StudyCase(PROFILE_RATE, "group"), "auto", "ffn_bytes") is not None:
         yield copied(report)
     for table in (jittered(report, WAITS_20_MS), jitter_by_link(report), decoder(report)):
