@@ -32,7 +32,7 @@ from vramkit.lab.weights.study import (
     cell_of,
 )
 from vramkit.lab.weights.tables import chart
-from vramkit.report.blocks import Timeline
+from vramkit.report.blocks import Table, Timeline
 from vramkit.weights import POLICIES
 from vramkit.weights.passes import Host
 
@@ -322,6 +322,15 @@ def test_a_policy_is_stable_by_its_slowest_pass_against_its_median(
     }
     said = "deep prefetch is stable, shallow prefetch is not"
     assert verdicts(driver, figures)[said] == verdict
+
+
+def test_tables_have_rows_of_what_was_measured_alone(driver: Driver) -> None:
+    case = StudyCase(PROFILE_RATE, "layer").case
+    figures = {(case, "history1", each): 16_000.0 for each in ("steady", "cold", "layer")}
+    drawn = WEIGHTS.blocks(made_up(WEIGHTS, driver, figures))
+    totals = [block for block in drawn if isinstance(block, Table) and "policy" in block.columns]
+    assert [[row[0] for row in table.rows] for table in totals] == [["history1"]]
+    assert totals[0].rows[0][3:] == ["", "16,000.0 (16,000.0)", ""]
 
 
 def test_the_chart_has_what_is_above_the_bound(driver: Driver) -> None:
