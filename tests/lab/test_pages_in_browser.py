@@ -27,7 +27,7 @@ COMMANDS = {
         "--set",
         "layers=6",
         "--cases",
-        "5 GB/s",
+        "5 GB/s,1.5 GB/s",
         "--subjects",
         "auto,history1",
     ),

@@ -11,7 +11,13 @@ import pytest
 from vramkit.driver import Driver
 from vramkit.lab.experiment import Unmeasured
 from vramkit.lab.weights import SWEEP, WEIGHTS, claims, decoder, neighbour, passes, sweep
-from vramkit.lab.weights.cases import DecoderCase, NeighbourCase, StudyCase, all_cases
+from vramkit.lab.weights.cases import (
+    DRAWN,
+    DecoderCase,
+    NeighbourCase,
+    StudyCase,
+    all_cases,
+)
 from vramkit.lab.weights.study import (
     AS_COMPUTE,
     HOSTS,
@@ -26,6 +32,7 @@ from vramkit.lab.weights.study import (
     cell_of,
 )
 from vramkit.lab.weights.tables import chart
+from vramkit.report.blocks import Table, Timeline
 from vramkit.weights import POLICIES
 from vramkit.weights.passes import Host
 
@@ -317,6 +324,15 @@ def test_a_policy_is_stable_by_its_slowest_pass_against_its_median(
     assert verdicts(driver, figures)[said] == verdict
 
 
+def test_tables_have_rows_of_what_was_measured_alone(driver: Driver) -> None:
+    case = StudyCase(PROFILE_RATE, "layer").case
+    figures = {(case, "history1", each): 16_000.0 for each in ("steady", "cold", "layer")}
+    drawn = WEIGHTS.blocks(made_up(WEIGHTS, driver, figures))
+    totals = [block for block in drawn if isinstance(block, Table) and "policy" in block.columns]
+    assert [[row[0] for row in table.rows] for table in totals] == [["history1"]]
+    assert totals[0].rows[0][3:] == ["", "16,000.0 (16,000.0)", ""]
+
+
 def test_the_chart_has_what_is_above_the_bound(driver: Driver) -> None:
     case = StudyCase(PROFILE_RATE, "layer").case
     overs = {"history1": 1.01, "auto": 0.9999}
@@ -449,6 +465,21 @@ def test_policies_run_in_processes_and_the_report_is_drawn(driver: Driver) -> No
     row = report.row(cases[0].workload, "history1", cases[0].arm)
     assert row is not None and row.values["layer"] == [pytest.approx(202, abs=CALLS_MS)]
     assert WEIGHTS.blocks(report) and len(WEIGHTS.findings(report)) == 1
+
+
+def test_three_layers_of_the_study_s_first_timeline_are_drawn_for_each_policy(
+    driver: Driver,
+) -> None:
+    report = run_loop(WEIGHTS, driver, ["history", "auto_3", "auto"], [DRAWN.case], "layers=6")
+    drawn = [block for block in WEIGHTS.blocks(report) if isinstance(block, Timeline)]
+    # In the order of the tables, which leave larger rings out.
+    assert [each.title.partition(":")[0] for each in drawn] == ["history", "auto"]
+    for each, milliseconds in zip(drawn, (220, 200), strict=True):
+        lanes = {lane.name: lane.spans for lane in each.lanes}
+        assert [span.name for span in lanes["ffn"]] == [f"compute {n}.ffn" for n in (1, 2, 3)]
+        # Three layers, and the wait of the first one is in the window.
+        assert lanes["ffn"][-1].end == pytest.approx(3 * milliseconds * 1e-3, abs=1e-3)
+        assert lanes["copy"] and each.scale == 0.66
 
 
 def test_a_part_of_the_sweep_runs_in_processes(driver: Driver) -> None:

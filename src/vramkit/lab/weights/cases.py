@@ -27,6 +27,10 @@ class StudyCase:
         return Case(link_text(self.link), STEPS[self.host] + two)
 
 
+DRAWN = StudyCase(WAITS_20_MS, "layer")
+"""Of the study's first timeline."""
+
+
 @dataclass(frozen=True)
 class NeighbourCase:
     """Another program copies beside."""

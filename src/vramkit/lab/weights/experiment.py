@@ -5,10 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from vramkit.lab.claims import claim_summary, claim_table
-from vramkit.lab.experiment import Case, Finding, Lab, Setting, Settings, Unmeasured
+from vramkit.lab.experiment import (
+    Case,
+    Finding,
+    Lab,
+    Measured,
+    Setting,
+    Settings,
+    Unmeasured,
+)
 from vramkit.lab.result import Quantity, Report
 from vramkit.lab.weights import decoder, tables
-from vramkit.lab.weights.cases import DecoderCase, NeighbourCase, all_cases
+from vramkit.lab.weights.cases import DRAWN, DecoderCase, NeighbourCase, all_cases
 from vramkit.lab.weights.claims import advice, claims
 from vramkit.lab.weights.study import LAYERS, PROFILE, SUBJECTS, cell_of
 from vramkit.report.blocks import Block
@@ -78,7 +86,7 @@ class Weights:
             raise ValueError("layers is below 5; a depth of 4 needs 5, and 0 takes the default")
         return list(all_cases(settings["extent"] == "whole"))
 
-    def measure(self, case: Case, subject: str, lab: Lab) -> dict[str, float]:
+    def measure(self, case: Case, subject: str, lab: Lab) -> dict[str, float] | Measured:
         from vramkit.lab.weights import neighbour, passes
 
         found = all_cases(whole=True)[case]
@@ -94,6 +102,9 @@ class Weights:
             return neighbour.measure(cell, lab)
         default = LAYERS if lab.driver.simulated else LAYERS_ON_A_CARD
         cell = cell_of(subject, found.link, found.host, found.streams, layers or default)
+        if found == DRAWN and lab.driver.sim is not None:
+            title = f"{subject}: three layers, {case.workload}, {case.arm}"
+            return passes.measure_drawn(cell, lab, title)
         return passes.measure(cell, lab)
 
     def findings(self, report: Report) -> list[Finding]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from vramkit.lab.experiment import Measured
 from vramkit.lab.simulated import Changes, fresh_card
 from vramkit.lab.weights.link import link_rate
 from vramkit.lab.weights.study import (
@@ -30,11 +31,15 @@ if TYPE_CHECKING:
     from vramkit.driver import Device
     from vramkit.lab.experiment import Lab
 
+DRAWN_LAYERS = 3
+DRAWN_SECONDS = 0.66
+"""The longest that so many layers take of the study's policies: one scale for all."""
+
 
 def measure(cell: Cell, lab: Lab) -> dict[str, float]:
     """A cold and a steady pass."""
     if lab.driver.sim is not None:
-        return _simulated(cell, lab)
+        return _recorded(cell, record(cell, lab))
     rate = link_rate(lab.device)
     scale = cell.link / rate
     with run_passes(cell, lab.device, scale) as run:
@@ -42,8 +47,16 @@ def measure(cell: Cell, lab: Lab) -> dict[str, float]:
     return _values(cell, times, cell.bound * scale)
 
 
-def _simulated(cell: Cell, lab: Lab) -> dict[str, float]:
+def measure_drawn(cell: Cell, lab: Lab, title: str) -> Measured:
+    """The same on the simulated GPU, with what ran when in some layers of the steady pass."""
     passes = record(cell, lab)
+    first = max(0, (cell.layers - DRAWN_LAYERS) // 2)
+    layers = range(first, min(first + DRAWN_LAYERS, cell.layers))
+    drawn = passes[STEADY].timeline(title, layers=layers, scale=DRAWN_SECONDS)
+    return Measured(_recorded(cell, passes), drawings=[drawn])
+
+
+def _recorded(cell: Cell, passes: list[RecordedPass]) -> dict[str, float]:
     copied, first = passes[STEADY].copied_beside(), passes[0].copied_beside(range(1))
     return {
         **_values(cell, [each.time for each in passes], cell.bound),

@@ -9,6 +9,7 @@ from vramkit.lab.figures import figure
 from vramkit.lab.result import Report
 from vramkit.lab.weights.cases import (
     BUDGETS,
+    DRAWN,
     NEIGHBOUR_LINKS,
     DecoderCase,
     NeighbourCase,
@@ -37,9 +38,12 @@ DECODER = ("resident", *WITH_RINGS, "accelerate", "diffusers")
 
 def blocks(report: Report) -> Iterator[Block]:
     yield chart(report)
-    for link in (PROFILE_RATE, WAITS_5_MS):
-        yield totals(report, link)
-    yield a_layer(report)
+    for table in (*(totals(report, link) for link in (PROFILE_RATE, WAITS_5_MS)), a_layer(report)):
+        if table.rows:
+            yield table
+    for policy in ORDER:
+        row = report.row(DRAWN.case.workload, policy, DRAWN.case.arm)
+        yield from row.drawings if row is not None else []
     if _figure(report, StudyCase(PROFILE_RATE, "group"), "auto", "ffn_bytes") is not None:
         yield copied(report)
     for table in (jittered(report, WAITS_20_MS), jitter_by_link(report), decoder(report)):
@@ -81,14 +85,10 @@ def totals(report: Report, link: float) -> Table:
     for policy in ORDER:
         ring = _figure(report, StudyCase(link, "ahead"), policy, "ring")
         said = STUDY_MS.get(policy)
-        rows.append(
-            [
-                policy,
-                _number(ring and ring / MB),
-                "" if said is None else f"{said:,}",
-                *(cell(policy, host) for host in HOSTS),
-            ]
-        )
+        cells = [cell(policy, host) for host in HOSTS]
+        if any(cells):
+            words = "" if said is None else f"{said:,}"
+            rows.append([policy, _number(ring and ring / MB), words, *cells])
     columns = ["policy", "ring, MB", "the study says", *STEPS.values()]
     title = f"Milliseconds of a steady pass, and of the cold one before, at {link_text(link)}"
     return Table(columns, rows, title, [1, 2, 3, 4, 5])
@@ -110,7 +110,8 @@ def a_layer(report: Report) -> Table:
         case = StudyCase(link, host)
         found = [_figure(report, case, policy, each) for each in ("blocked", "idle", "layer")]
         words = f"{policy}, {link_text(link)}, {STEPS[host]}"
-        rows.append([words, *(_number(each, 1) for each in found), said])
+        if any(each is not None for each in found):
+            rows.append([words, *(_number(each, 1) for each in found), said])
     columns = ["", "CPU blocked, ms", "GPU idle, ms", "wall clock, ms", "the study says"]
     return Table(columns, rows, "A layer of a steady pass", [1, 2, 3])
 
