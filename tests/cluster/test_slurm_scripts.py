@@ -157,6 +157,13 @@ def test_job_whose_limit_cannot_be_kept_to_is_refused_with_the_reason(
     assert line.startswith("print vramkit: ") and reason in line
 
 
+def test_job_that_slurm_does_not_describe_is_refused(scripts: Scripts) -> None:
+    """Rather than run without a limit."""
+    scripts.said.write_text("JobId=8 JobName=x\n   JOB_GRES=vram:24M\n")
+    done = scripts.run("task_prolog")
+    assert done.returncode == 1 and done.stdout.startswith("print vramkit: scontrol does not say")
+
+
 def test_folder_of_a_job_is_its_users_and_goes_with_it(scripts: Scripts) -> None:
     folder = scripts.jobs / "7"
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -110,7 +109,7 @@ class Agent:
         """It was said that the kubelet does not answer."""
         self._with_daemon = False
         self._told = ShareSettings()
-        self._ended = threading.Event()
+        self._stopped = False
 
     @property
     def socket(self) -> Path:
@@ -124,7 +123,10 @@ class Agent:
         self._look_at_cards()
         looked_at_cards = looked_at_pods = time.monotonic()
         try:
-            while not self._ended.wait(self.rhythm.sockets):
+            while True:
+                time.sleep(self.rhythm.sockets)
+                if self._stopped:
+                    break
                 now = time.monotonic()
                 changed = self._with_daemon != self._keeper.connected.is_set()
                 if changed or now - looked_at_cards >= self.rhythm.cards:
@@ -140,7 +142,9 @@ class Agent:
             self._clean_up()
 
     def stop(self) -> None:
-        self._ended.set()
+        """Returns at once. For handlers of signals: it takes no lock, which the thread in run()
+        could hold."""
+        self._stopped = True
 
     # The kubelet
 
