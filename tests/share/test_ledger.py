@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from soak import rounds
 
-from vramkit.share.ledger import Account, CreditError, Ledger
+from vramkit.share.ledger import Account, CreditError, Ledger, Usage
+from vramkit.share.policy import eviction
 
 
 def make(budget: int = 100, clients: int = 3) -> tuple[Ledger, list[Account], dict[int, int]]:
@@ -116,3 +117,15 @@ def test_the_sum_is_always_the_budget(steps: list[tuple[str, int, int, int]]) ->
         assert ledger.broken_invariant() == ""
         assert card.held + card.free == card.budget
         assert card.free >= 0
+
+
+def test_what_may_have_to_move_is_the_shortfall_of_what_all_can_have() -> None:
+    ledger, accounts, _ = make()
+    for account, nbytes in zip(accounts, (50, 40, 30), strict=True):
+        account.usage = Usage(swapped=nbytes - 10, unswappable=10)
+    assert eviction.expected(ledger) == {0: 20, 1: 20, 2: 20}
+    # Who says that it needs more than it can have does not make the others prepare for that.
+    accounts[0].limit, accounts[0].required = 55, 10**9
+    assert eviction.expected(ledger) == {0: 25, 1: 25, 2: 20}
+    accounts[1].usage = accounts[2].usage = Usage()
+    assert eviction.expected(ledger) == {}

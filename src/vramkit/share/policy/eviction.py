@@ -1,10 +1,10 @@
-"""Who makes room, and how much: the shortfall and no more."""
+"""Who makes room, and how much: the shortfall and no more. And who may have to, later."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vramkit.share.ledger import Account, CardAccounts
+from vramkit.share.ledger import Account, CardAccounts, Ledger
 from vramkit.share.policy.program import Phase, Program
 from vramkit.share.policy.queue import place
 
@@ -42,3 +42,16 @@ def divide(card: CardAccounts, order: Iterable[Program], nbytes: int) -> list[tu
             plan.append((account, available))
             nbytes -= available
     return plan
+
+
+def expected(ledger: Ledger) -> dict[int, int]:
+    """How much each program may have to move out once all want to run, on all cards together."""
+    moves: dict[int, int] = {}
+    for card in ledger.cards.values():
+        accounts = card.accounts.values()
+        over = sum(account.reachable for account in accounts) - card.budget
+        for account in accounts:
+            nbytes = min(over, account.reachable - account.usage.unswappable)
+            if nbytes > 0:
+                moves[account.client] = moves.get(account.client, 0) + nbytes
+    return moves

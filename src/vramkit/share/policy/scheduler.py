@@ -395,15 +395,7 @@ class Scheduler:
 
     def _forecast(self) -> None:
         """Has host memory prepared by those who may have to move out."""
-        expected: dict[int, int] = {}
-        for card in self.ledger.cards.values():
-            accounts = card.accounts.values()
-            over = sum(account.reachable for account in accounts) - card.budget
-            for account in accounts:
-                moves = min(over, account.reachable - account.usage.unswappable)
-                if moves > 0:
-                    expected[account.client] = expected.get(account.client, 0) + moves
-        for client, nbytes in expected.items():
+        for client, nbytes in eviction.expected(self.ledger).items():
             program = self.programs.get(client)
             if program is not None and nbytes > program.prepared:
                 program.prepared = nbytes

@@ -1,0 +1,62 @@
+// Programs that take turns: work that goes on for as long as the test says.
+#pragma once
+
+#include "card.h"
+
+namespace {
+
+// Works on so many MiB until it has made so many rounds: what comes out says how many those were.
+void rounds(int mebibytes, int count) {
+    CUstream stream;
+    CALL(cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, 0);
+    std::vector<Block> blocks;
+    for (int index = 0; index < 4; ++index) {
+        blocks.push_back(allocate((size_t(mebibytes) << 20) / 4));
+        launch(fill, stream, blocks.back().address, blocks.back().bytes / 4, index);
+    }
+    puts("begins");
+    fflush(stdout);
+    for (int round = 0; round < count; ++round) {
+        const size_t words = blocks[0].bytes / 4;
+        for (int index = 0; index < 4; ++index) {
+            launch(add, stream, blocks[index].address, blocks[index].address,
+                   blocks[(index + 1) % 4].address, words);
+        }
+        CALL(cuStreamSynchronize, stream);
+    }
+    for (Block& block : blocks) {
+        printf("%llx\n", sum(block, stream));
+        give_back(block);
+    }
+}
+
+// Allocates one block after the other, and works on all that it has so far.
+void grows(int mebibytes, int count) {
+    std::vector<Block> blocks;
+    for (int index = 0; index < 4; ++index) {
+        blocks.push_back(allocate((size_t(mebibytes) << 20) / 4));
+        launch(fill, nullptr, blocks.back().address, blocks.back().bytes / 4, index);
+        for (int round = 0; round < count; ++round) {
+            for (Block& to : blocks) {
+                launch(add, nullptr, to.address, to.address, blocks[0].address, to.bytes / 4);
+            }
+            CALL(cuStreamSynchronize, nullptr);
+        }
+    }
+    for (Block& block : blocks) printf("%llx\n", sum(block, nullptr));
+}
+
+// Has a kernel on the card that does not end for so many seconds, while it has this memory.
+void spins(int mebibytes, int seconds) {
+    auto* get = other<CUresult(CUfunction*, CUmodule, const char*)>("cuModuleGetFunction");
+    CUfunction spin;
+    check(get(&spin, module_, "vk_spin"), "cuModuleGetFunction");
+    Block block = allocate(size_t(mebibytes) << 20);
+    launch(fill, nullptr, block.address, block.bytes / 4, 3);
+    launch(spin, nullptr, seconds * 1000000000ull);
+    puts("begins");
+    fflush(stdout);
+    printf("%llx\n", sum(block, nullptr));
+}
+
+}  // namespace
