@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from . import actors
-from .nodes import processes_in, until
+from .nodes import folder_of_ray, until
 from .ray_cluster import RayCluster, on, programs
 
 
@@ -19,15 +16,7 @@ from .ray_cluster import RayCluster, on, programs
 def cluster() -> Iterator[RayCluster]:
     """Two nodes with a card each; the tests are connected with it."""
     ray = pytest.importorskip("ray", reason="Ray is not installed: `make test-cluster`")
-    # Not in pytest's folder: the paths of Ray's sockets are long.
-    folder = Path(tempfile.mkdtemp(prefix="vk-", dir="/tmp"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", str(folder))
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        # Where this user has a token, Ray would ask for it.
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("RAY_health_check_period_ms", "500")
-        patch.setenv("RAY_health_check_failure_threshold", "3")
+    with folder_of_ray() as folder:
         cluster = RayCluster(folder)
         try:
             for name in ("a", "b"):
@@ -40,10 +29,8 @@ def cluster() -> Iterator[RayCluster]:
                 ray.shutdown()
             finally:
                 nodes = cluster.shutdown()
-    for node in nodes:
-        until(lambda node=node: not node.left(), node.left)  # type: ignore[misc]
-    until(lambda: not processes_in(folder), lambda: processes_in(folder))
-    shutil.rmtree(folder)
+        for node in nodes:
+            until(lambda node=node: not node.left(), node.left)  # type: ignore[misc]
 
 
 @pytest.fixture

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 MIB = 1 << 20
 SECONDS = 60.0
@@ -52,6 +57,23 @@ def processes_in(folder: Path) -> list[int]:
     while more := {each for each, parent in parents.items() if parent in found} - found:
         found |= more
     return sorted(found)
+
+
+@contextmanager
+def folder_of_ray() -> Iterator[Path]:
+    """For a cluster, which looks here and nowhere else. It has ended when the block does."""
+    # Not in pytest's folder: the paths of Ray's sockets are long.
+    folder = Path(tempfile.mkdtemp(prefix="vk-", dir="/tmp"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", str(folder))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # Where this user has a token, Ray would ask for it.
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("RAY_health_check_period_ms", "500")
+        patch.setenv("RAY_health_check_failure_threshold", "3")
+        yield folder
+    until(lambda: not processes_in(folder), lambda: processes_in(folder))
+    shutil.rmtree(folder)
 
 
 class Node:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,7 +23,7 @@ from vramkit.sweep import Done, Failed, Place, PlaceError, Task, batches
 from vramkit.sweep.run import run
 from vramkit.sweep.tasks import Ended, Lost
 
-from .nodes import processes_in, until
+from .nodes import folder_of_ray, until
 
 pytestmark = [
     pytest.mark.cluster,
@@ -79,13 +77,7 @@ class Nodes:
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
     ray = pytest.importorskip("ray", reason="Ray is not installed: `make test-cluster`")
-    folder = Path(tempfile.mkdtemp(prefix="vk-", dir="/tmp"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", str(folder))
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("RAY_health_check_period_ms", "500")
-        patch.setenv("RAY_health_check_failure_threshold", "3")
+    with folder_of_ray() as folder:
         nodes = Nodes(folder)
         try:
             for name in ("a", "b"):
@@ -98,8 +90,6 @@ def nodes() -> Iterator[Nodes]:
         finally:
             ray.shutdown()
             nodes.shutdown()
-    until(lambda: not processes_in(folder), lambda: processes_in(folder))
-    shutil.rmtree(folder)
 
 
 def vramkit(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -157,7 +157,7 @@ def test_a_normal_end_is_no_loss(machine: Machine, natively: Natively) -> None:
     both = [machine.start("rounds", 40, ROUNDS) for _ in range(2)]
     for each in both:
         assert each.done().output == natively("rounds", 40, ROUNDS)
-    until(lambda: machine.daemon_log.count("gone") == 2, lambda: machine.daemon_log)
+    until(lambda: machine.daemon_log.count("has ended") == 2, lambda: machine.daemon_log)
     assert "lost" not in machine.daemon_log
     assert "does not become free" not in machine.daemon_log
 
@@ -177,7 +177,7 @@ def test_a_forked_child_does_not_end_its_parent(machine: Machine, natively: Nati
     machine.start_daemon()
     program = machine.start("fork_after", 15)
     assert program.done().output == natively("fork_after", 15)
-    until(lambda: "gone" in machine.daemon_log, lambda: machine.daemon_log)
+    until(lambda: "has ended" in machine.daemon_log, lambda: machine.daemon_log)
     assert machine.daemon_log.count("client ") == 2  # it came, and it went
 
 
