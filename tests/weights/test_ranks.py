@@ -19,7 +19,8 @@ def check_nothing_left(results: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "family", "twice"), [(2, "llama", 0), (2, "t5", 51_200), (4, "llama", 0)]
+    ("size", "family", "twice"),
+    [(2, "llama", 0), (2, "t5", 51_200), (4, "llama", 0), (4, "t5", 51_200)],
 )
 def test_outputs_are_those_of_the_model_alone(
     ranks: Ranks, size: int, family: str, twice: int
