@@ -32,10 +32,10 @@ bool Agent::hear(const wire::Frame& frame) {
         for (const auto& known : cards_) {
             if (memcmp(known->uuid.bytes, card->uuid, sizeof card->uuid) != 0) continue;
             first = !known->number.has_value();
-            known->number = card->card;
+            known->number = std::uint32_t{card->card};
             known->limit = card->limit;
             if (known->card != nullptr)
-                known->card->set_limit(std::max<std::uint64_t>(card->limit, 1));
+                known->card->set_limit(std::max(std::uint64_t{card->limit}, std::uint64_t{1}));
             if (first) say_usage(*known);
         }
         const bool all = std::all_of(cards_.begin(), cards_.end(), [](const auto& known) {
@@ -50,8 +50,9 @@ bool Agent::hear(const wire::Frame& frame) {
         if (Known* const known = known_of(grant->card)) get_credits(*known, grant->bytes);
     } else if (const auto source = frame.as<wire::source_message>()) {
         CreditPage page(connection_.next_descriptor(), false);
-        if (page) givers_.insert_or_assign(source->giver, std::move(page));
-        sources_[source->source] = {source->card, source->giver, source->from, source->until};
+        if (page) givers_.insert_or_assign(std::uint64_t{source->giver}, std::move(page));
+        sources_[std::uint32_t{source->source}] = {source->card, source->giver, source->from,
+                                                   source->until};
     } else if (const auto ended = frame.as<wire::source_ended_message>()) {
         end_source(*ended);
     } else if (const auto stop = frame.as<wire::stop_message>()) {
@@ -143,7 +144,7 @@ bool Agent::evict(const wire::evict_message& order) {
 }
 
 void Agent::end_source(const wire::source_ended_message& ended) {
-    const auto found = sources_.find(ended.source);
+    const auto found = sources_.find(std::uint32_t{ended.source});
     if (found == sources_.end()) return;
     const Source source = found->second;
     sources_.erase(found);

@@ -23,6 +23,8 @@ using u64 = std::uint64_t;
 #define VRAMKIT_CONSTANT(name, value) inline constexpr u64 k##name = value;
 #include "share/protocol.def"
 
+// Fields may lie at any address: who needs a reference to one takes a copy, as
+// std::uint64_t{field}.
 #pragma pack(push, 1)
 struct Header {
     u32 length = 0;
