@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,19 +26,25 @@ def fresh_card(lab: Lab, profile: str, changes: Changes, **settings: object) -> 
     if sim is None:
         raise ValueError(f"this case {NEEDS_THE_SIMULATOR}")
     settings = {"data": "off", "checker": "off", **settings}
-    with tempfile.TemporaryDirectory() as folder:
-        name = _file(profile, changes, Path(folder)) if changes else profile
-        sim.apply({"profile": name, **settings})
+    with _changed(profile, changes) as path:
+        sim.apply({"profile": path, **settings})
     return lab.driver.device()
 
 
-def _file(profile: str, changes: Changes, folder: Path) -> str:
+@contextmanager
+def _changed(profile: str, changes: Changes) -> Iterator[str]:
+    """The profile's name, or the path of a file. It has no name on disk: cases are many, and Ctrl-C
+    in the middle of one leaves nothing."""
+    if not changes:
+        yield profile
+        return
     lines = [f'name = "{profile}-changed"', f'extends = "{profile}"']
     for section, values in changes.items():
         lines += [f"[{section}]", *(f"{name} = {value!r}" for name, value in values.items())]
-    path = folder / "changed.toml"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return str(path)
+    with open(os.memfd_create("changed.toml"), "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"
 
 
 def missing(driver: Driver) -> str:
