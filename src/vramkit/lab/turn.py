@@ -18,7 +18,8 @@ from vramkit.lab.experiment import Case
 from vramkit.lab.result import Outcome
 from vramkit.lab.settings import Value
 from vramkit.lab.worker import Answer, Began, Ended, Order
-from vramkit.sweep.child import Child
+from vramkit.sweep.child import LOOK_SECONDS, Child
+from vramkit.sweep.stopping import Stopped
 
 CASE_SECONDS = 120.0
 """The most that one repetition of a case may take; starting the process has as much again."""
@@ -49,7 +50,8 @@ def start(order: Order) -> Child[Answer]:
 
 @dataclass
 class Turn:
-    """`say` is called before each case, `check` now and then: it ends the turn by raising."""
+    """`say` is called before each case, `check` now and then: it ends the turn by raising
+    Stopped."""
 
     setup: Setup
     subject: str
@@ -112,13 +114,20 @@ class Turn:
             child.end(asked=asked, hurry=self.hurry)
 
     def _answer(self, child: Child[Answer], since: float) -> Answer:
-        """Raises _Lost where there will be none, and what `check` raises."""
+        """Raises _Lost where there will be none, and Stopped; what has been answered by then counts
+        first."""
         while True:
-            self.check()
+            stopped = None
             try:
-                found = child.look()
+                self.check()
+            except Stopped as error:
+                stopped = error
+            try:
+                found = child.look(0 if stopped else LOOK_SECONDS)
             except msgspec.DecodeError as error:
                 raise _Lost("failed", f"answered what cannot be read: {error}") from error
+            if stopped is not None and isinstance(found, str):
+                raise stopped
             if found == "the end":
                 raise _Lost("failed", "")
             if found != "nothing yet":
