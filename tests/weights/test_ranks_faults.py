@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from vramkit import offload
 from vramkit.weights.ranks import refuse_beside_group
+from vramkit.weights.team import LOOK, ends
 
 from .models import stack
 from .ranks import Ranks, ranks
@@ -155,3 +157,33 @@ def test_nodes_read_different_files(ranks: Ranks) -> None:
 
 def _met(answer: Any) -> tuple[str, str]:
     return answer["error"], answer["message"]
+
+
+class StandInWork:
+    """A collective that is not done when a wait for it gives up, and then what the test says."""
+
+    def __init__(self, then: str) -> None:
+        self._then = then
+        self.waits: list[timedelta | None] = []
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        self.waits.append(timeout)
+        if len(self.waits) == 1:
+            raise RuntimeError("Operation timed out!")
+        assert self._then != "not done", "a wait without end"
+        if self._then == "failed":
+            raise RuntimeError("Connection closed by peer")
+        return True
+
+    def is_completed(self) -> bool:
+        return self._then != "not done"
+
+
+def test_a_collective_that_ends_between_a_wait_and_the_look_at_it() -> None:
+    """A wait that gave up says nothing about a collective that has ended since."""
+    done, under_way, failed = (StandInWork(then) for then in ("done", "not done", "failed"))
+    assert ends(done, LOOK) is True
+    assert ends(under_way, LOOK) is False
+    with pytest.raises(RuntimeError, match=r"^Connection closed by peer$"):
+        ends(failed, LOOK)
+    assert (done.waits, under_way.waits, failed.waits) == ([LOOK, None], [LOOK], [LOOK, None])

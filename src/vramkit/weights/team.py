@@ -114,22 +114,12 @@ class Team:
         with self.waiting():
             work = self._control._allgather_base(out, share)
             until = time.monotonic() + self.timeout.total_seconds()
-            while not self._ends(work):
+            while not ends(work, LOOK):
                 # A rank may have failed and still take part in this one.
                 if (told := self._told("failed")) is not None:
                     raise RuntimeError(told)
                 if time.monotonic() > until:
                     raise TimeoutError("timed out")
-
-    def _ends(self, work: Any) -> bool:
-        """Within a moment. Raises what has ended it."""
-        try:
-            work.wait(LOOK)
-        except RuntimeError:
-            if work.is_completed():
-                raise
-            return False
-        return True
 
     def exchange(self, value: Any) -> list[Any]:
         """Collective: what each rank gave, as JSON has it."""
@@ -242,6 +232,18 @@ class _USUAL:
     """Of a backend that does not tell its options."""
 
     _timeout = timedelta(minutes=30)
+
+
+def ends(work: Any, within: timedelta) -> bool:
+    """Whether a collective ends within that time. Raises what has made it fail."""
+    try:
+        work.wait(within)
+    except RuntimeError:
+        if not work.is_completed():
+            return False
+        # It has failed, or ended just after the time was over: now this says which.
+        work.wait()
+    return True
 
 
 def _backend(torch: Any, group: Any, kind: str) -> Any:
