@@ -304,6 +304,7 @@ Schedule schedule_of(std::vector<GroupIndex> order, std::vector<GroupIndex> star
 }  // namespace
 
 void bind_weights(nb::module_& module) {
+    bind_staged_chunk(module);
     nb::class_<StreamerEngine> engine(module, "StreamerEngine");
     engine
         .def(nb::init<std::shared_ptr<Device>, uint64_t, uint64_t,

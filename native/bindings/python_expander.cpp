@@ -39,13 +39,9 @@ bool PythonExpander::calls(const Call& call) {
     return done;
 }
 
-bool PythonExpander::expand(const std::string& group, const weights::Chunk& chunk,
-                            CUdeviceptr staged, CUdeviceptr place, CUstream stream, Failure& why) {
-    const bool done = calls([&](const nb::object& object) {
-        object.attr("expand")(group, chunk.first_byte, chunk.bytes, staged, chunk.stored, place,
-                              reinterpret_cast<std::uintptr_t>(stream));
-    });
-    if (!done) why = Failure::closed("what expands the weights of group " + group);
+bool PythonExpander::expand(const weights::StagedChunk& staged, Failure& why) {
+    const bool done = calls([&](const nb::object& object) { object.attr("expand")(staged); });
+    if (!done) why = Failure::closed("what expands the weights of group " + staged.group);
     return done;
 }
 
@@ -58,6 +54,34 @@ void PythonExpander::give_up(const std::string& group, const Failure& why) {
 
 void PythonExpander::rethrow() {
     if (raised_ != nullptr) std::rethrow_exception(std::exchange(raised_, nullptr));
+}
+
+void bind_staged_chunk(nb::module_& module) {
+    using weights::StagedChunk;
+    nb::class_<StagedChunk>(module, "StagedChunk",
+                            "A chunk of a group whose copy to staging memory has been issued: the "
+                            "`stored` bytes there become its `nbytes` at the destination.")
+        .def(
+            "__init__",
+            [](StagedChunk* made, std::string group, std::uint64_t first_byte, std::uint64_t nbytes,
+               std::uint64_t staging, std::uint64_t stored, std::uint64_t destination,
+               std::uintptr_t stream) {
+                weights::Chunk chunk;
+                chunk.first_byte = first_byte, chunk.bytes = nbytes, chunk.stored = stored;
+                new (made) StagedChunk{std::move(group), chunk, staging, destination,
+                                       reinterpret_cast<CUstream>(stream)};
+            },
+            nb::kw_only(), nb::arg("group"), nb::arg("first_byte"), nb::arg("nbytes"),
+            nb::arg("staging"), nb::arg("stored"), nb::arg("destination"), nb::arg("stream"))
+        .def_ro("group", &StagedChunk::group)
+        .def_prop_ro("first_byte", [](const StagedChunk& self) { return self.chunk.first_byte; })
+        .def_prop_ro("nbytes", [](const StagedChunk& self) { return self.chunk.bytes; })
+        .def_ro("staging", &StagedChunk::staging)
+        .def_prop_ro("stored", [](const StagedChunk& self) { return self.chunk.stored; })
+        .def_ro("destination", &StagedChunk::destination)
+        .def_prop_ro("stream", [](const StagedChunk& self) {
+            return reinterpret_cast<std::uintptr_t>(self.stream);
+        });
 }
 
 }  // namespace vramkit

@@ -11,14 +11,12 @@
 
 namespace vramkit {
 
-// Its methods are those of vramkit.weights.gather.Gather: expand(group, first_byte, bytes, staged,
-// stored, place, stream), with addresses and the handle of the stream as integers, and
+// Its methods are those of vramkit.weights.gather.Gather: expand(StagedChunk) and
 // give_up(group, why).
 class PythonExpander final : public weights::Expander {
   public:
     explicit PythonExpander(nanobind::object object);
-    bool expand(const std::string& group, const weights::Chunk& chunk, CUdeviceptr staged,
-                CUdeviceptr place, CUstream stream, Failure& why) override;
+    bool expand(const weights::StagedChunk& staged, Failure& why) override;
     void give_up(const std::string& group, const Failure& why) override;
     // Throws what the object has raised since the last time; also where the streamer goes on
     // without it, as after a prefetch that failed. With the GIL.
@@ -32,5 +30,8 @@ class PythonExpander final : public weights::Expander {
     const std::shared_ptr<PyObject> object_;
     std::exception_ptr raised_;  // with the GIL
 };
+
+// The class StagedChunk of Python.
+void bind_staged_chunk(nanobind::module_& module);
 
 }  // namespace vramkit

@@ -8,15 +8,13 @@
 
 namespace vramkit::weights {
 
-bool Decoder::expand(const std::string& group, const Chunk& chunk, CUdeviceptr staged,
-                     CUdeviceptr place, CUstream stream, Failure& why) {
-    static_cast<void>(group);
-    std::uint64_t to = place + chunk.first_byte, from = staged;
-    std::uint64_t count = chunk.bytes / 2, exceptions = chunk.exceptions;
+bool Decoder::expand(const StagedChunk& staged, Failure& why) {
+    std::uint64_t to = staged.destination, from = staged.staging;
+    std::uint64_t count = staged.chunk.bytes / 2, exceptions = staged.chunk.exceptions;
     std::array<void*, 4> arguments{&to, &from, &count, &exceptions};
     const auto launch = [&](CUfunction kernel, unsigned blocks) {
         return !failed(driver_->call().cuLaunchKernel(kernel, blocks, 1, 1, kUnpackThreads, 1, 1, 0,
-                                                      stream, arguments.data(), nullptr),
+                                                      staged.stream, arguments.data(), nullptr),
                        "cuLaunchKernel", why);
     };
     return launch(unpack_, unpack_blocks(count)) &&

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "weights/expander.h"
@@ -15,8 +14,7 @@ class Decoder final : public Expander {
     Decoder(std::shared_ptr<Driver> driver, CUfunction unpack, CUfunction patch)
         : driver_(std::move(driver)), unpack_(unpack), patch_(patch) {}
 
-    bool expand(const std::string& group, const Chunk& chunk, CUdeviceptr staged, CUdeviceptr place,
-                CUstream stream, Failure& why) override;
+    bool expand(const StagedChunk& staged, Failure& why) override;
 
   private:
     const std::shared_ptr<Driver> driver_;

@@ -18,17 +18,25 @@ struct Chunk {
     std::uint64_t exceptions = 0;  // of a packed chunk (packing.h)
 };
 
-// 1. expand() issues all its work to the stream, which waits for the copy to `staged` already, and
-//    behind which the bytes there are overwritten. It may wait on the host for that work.
-// 2. It writes the chunk's bytes of the place, and none beyond them.
+// A chunk whose copy to staging memory has been issued.
+struct StagedChunk {
+    std::string group;  // its name
+    Chunk chunk;
+    CUdeviceptr staging = 0;      // the bytes that were stored for it
+    CUdeviceptr destination = 0;  // the chunk's part of the group's place
+    CUstream stream = nullptr;
+};
+
+// 1. expand() issues all its work to the stream, which waits for the copy to staging memory
+//    already, and behind which the bytes there are overwritten. It may wait on the host for that
+//    work.
+// 2. It writes the chunk's bytes at the destination, and none beyond them.
 // 3. Calls come one at a time, with the lock of the streamer, in its context: it must not call the
 //    streamer.
 class Expander {
   public:
     virtual ~Expander() = default;
-    // `group` is the group's name, `place` where the group begins.
-    virtual bool expand(const std::string& group, const Chunk& chunk, CUdeviceptr staged,
-                        CUdeviceptr place, CUstream stream, Failure& why) = 0;
+    virtual bool expand(const StagedChunk& staged, Failure& why) = 0;
     // A copy of the group failed: some of its chunks were not expanded, and the next attempt begins
     // with the first one again.
     virtual void give_up(const std::string& group, const Failure& why) {

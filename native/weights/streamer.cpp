@@ -435,8 +435,9 @@ bool Streamer::expand(const Group& group, const Chunk& chunk, CopyStream stream,
         (!is_broken(Rule::expansion_waits_for_copy) && !waits(expander, slot.full, why))) {
         return false;
     }
-    const bool expanded = staging_.expander->expand(group.name, chunk, slot.address, group.address,
-                                                    streams_[expander], why);
+    const bool expanded = staging_.expander->expand(
+        {group.name, chunk, slot.address, group.address + chunk.first_byte, streams_[expander]},
+        why);
     // Also if it failed: what was issued of it reads the slot.
     slot.used = true;
     Failure second;

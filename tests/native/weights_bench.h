@@ -34,11 +34,11 @@ enum class Groups : std::uint8_t { plain, packed, gathered };
 class Gathering final : public weights::Expander {
   public:
     explicit Gathering(const DriverTable& call) : call_(call) {}
-    bool expand(const std::string&, const weights::Chunk& chunk, CUdeviceptr staged,
-                CUdeviceptr place, CUstream stream, Failure& why) override {
+    bool expand(const weights::StagedChunk& staged, Failure& why) override {
+        const weights::Chunk& chunk = staged.chunk;
         for (std::uint64_t at = 0; at < chunk.bytes; at += chunk.stored) {
-            if (failed(call_.cuMemcpyAsync(place + chunk.first_byte + at, staged, chunk.stored,
-                                           stream),
+            if (failed(call_.cuMemcpyAsync(staged.destination + at, staged.staging, chunk.stored,
+                                           staged.stream),
                        "cuMemcpyAsync", why)) {
                 return false;
             }

@@ -68,24 +68,16 @@ class Others:
     def prepare(self, share: int) -> None:
         self.share = share
 
-    def expand(
-        self,
-        group: str,
-        first_byte: int,
-        nbytes: int,
-        staged: int,
-        stored: int,
-        place: int,
-        stream: int,
-    ) -> None:
+    def expand(self, chunk: _core.StagedChunk) -> None:
         self.before()
+        stored = chunk.stored
         assert stored <= self.share
-        self.expanded.append((group, first_byte))
-        on = _core.Stream.from_handle(self._device, stream)
-        begin = self.copies[self.numbers[group]] + first_byte
+        self.expanded.append((chunk.group, chunk.first_byte))
+        on = _core.Stream.from_handle(self._device, chunk.stream)
+        begin = self.copies[self.numbers[chunk.group]] + chunk.first_byte
         for rank in range(self.ranks):
-            source = staged if rank == self.rank else begin + rank * stored
-            to = Span(place + first_byte + rank * stored, stored, "device")
+            source = chunk.staging if rank == self.rank else begin + rank * stored
+            to = Span(chunk.destination + rank * stored, stored, "device")
             self._device.copy(to, Span(source, stored, "device"), stored, stream=on)
 
     def give_up(self, group: str, why: str) -> None:
@@ -316,12 +308,21 @@ def test_on_cards_each_chunk_is_one_call_on_the_stream_that_waits_for_the_copy()
     )
     assert (gather.rank, gather.ranks) == (2, 4)
     gather.prepare(2048)
-    gather.expand("0.attn", 512, 8192, staged.data_ptr(), 2048, place.data_ptr(), 77)
+    chunk = _core.StagedChunk(
+        group="0.attn",
+        first_byte=512,
+        nbytes=8192,
+        staging=staged.data_ptr(),
+        stored=2048,
+        destination=place.data_ptr() + 512,
+        stream=77,
+    )
+    gather.expand(chunk)
     assert nccl.calls == [(place.data_ptr() + 512, staged.data_ptr(), 2048, 77), "wait"]
     assert nccl.streams == [77, 0]
     gather.give_up("0.attn", "cuMemcpyHtoDAsync returned 999")
     with pytest.raises(RuntimeError, match=r"group 0.attn was not copied: cuMemcpyHtoDAsync"):
-        gather.expand("0.ffn", 0, 8192, staged.data_ptr(), 2048, place.data_ptr(), 77)
+        gather.expand(chunk)
     assert len(nccl.calls) == 2
     gather.close()
 

@@ -33,8 +33,9 @@ a pass, beside which nothing is copied, stays short."""
 class Gather(Protocol):
     """How shares come together.
 
-    1. expand() issues to the stream, which comes behind the copy of this rank's share to `staged`,
-       what writes the chunk to its place. All ranks call it for the same chunks in the same order.
+    1. expand() issues to the chunk's stream, which comes behind the copy of this rank's share to
+       staging memory, what writes the chunk to its destination. All ranks call it for the same
+       chunks in the same order.
     2. give_up(): a copy failed on this rank, so that it cannot keep to that order.
     """
 
@@ -45,16 +46,7 @@ class Gather(Protocol):
     def prepare(self, share: int) -> None:
         """No share is larger."""
 
-    def expand(
-        self,
-        group: str,
-        first_byte: int,
-        nbytes: int,
-        staged: int,
-        stored: int,
-        place: int,
-        stream: int,
-    ) -> None: ...
+    def expand(self, chunk: _core.StagedChunk) -> None: ...
     def give_up(self, group: str, why: str) -> None: ...
 
 
@@ -115,28 +107,20 @@ class HostGather:
     def prepare(self, share: int) -> None:
         self._share = share
 
-    def expand(
-        self,
-        group: str,
-        first_byte: int,
-        nbytes: int,
-        staged: int,
-        stored: int,
-        place: int,
-        stream: int,
-    ) -> None:
+    def expand(self, chunk: _core.StagedChunk) -> None:
         self._team.require_whole()
         with self._team.telling():
-            lane = self._lanes.get(stream) or self._make_lane(stream)
-            self._require_same_order(group, first_byte, nbytes)
-            device = self._device
-            device.copy(lane.share, Span(staged, stored, "device"), stored, stream=lane.stream)
+            lane = self._lanes.get(chunk.stream) or self._make_lane(chunk.stream)
+            self._require_same_order(chunk)
+            device, nbytes, stored = self._device, chunk.nbytes, chunk.stored
+            staged = Span(chunk.staging, stored, "device")
+            device.copy(lane.share, staged, stored, stream=lane.stream)
             lane.done.record(lane.stream)
             lane.done.synchronize()
             lane.share.view(0, stored, readonly=True).release()  # the checker is told
             lane.whole.view(0, nbytes).release()
             self._team.gather(lane.to[:nbytes], lane.give[:stored])
-            to = Span(place + first_byte, nbytes, "device")
+            to = Span(chunk.destination, nbytes, "device")
             device.copy(to, lane.whole, nbytes, stream=lane.stream)
 
     def _make_lane(self, handle: int) -> _Lane:
@@ -152,10 +136,11 @@ class HostGather:
         self._lanes[handle] = made
         return made
 
-    def _require_same_order(self, group: str, first_byte: int, nbytes: int) -> None:
+    def _require_same_order(self, chunk: _core.StagedChunk) -> None:
         """Shares of different chunks would make a group of nonsense."""
         torch, size = self._torch, self._ORDER.size
-        mine = self._ORDER.pack(self._count, first_byte, nbytes, group.encode()[:64])
+        group = chunk.group
+        mine = self._ORDER.pack(self._count, chunk.first_byte, chunk.nbytes, group.encode()[:64])
         self._count += 1
         out = torch.empty(self.ranks * size, dtype=torch.uint8)
         self._team.gather(out, torch.frombuffer(bytearray(mine), dtype=torch.uint8))
@@ -189,22 +174,14 @@ class DeviceGather:
     def prepare(self, share: int) -> None:
         """It needs no memory of its own."""
 
-    def expand(
-        self,
-        group: str,
-        first_byte: int,
-        nbytes: int,
-        staged: int,
-        stored: int,
-        place: int,
-        stream: int,
-    ) -> None:
+    def expand(self, chunk: _core.StagedChunk) -> None:
         self._team.require_whole()
         cuda, memory = self._torch.cuda, self._memory
-        with self._team.waiting(), cuda.stream(cuda.ExternalStream(stream, memory.device)):
+        with self._team.waiting(), cuda.stream(cuda.ExternalStream(chunk.stream, memory.device)):
             # The wait is one of the stream.
             self._group._allgather_base(
-                memory.bytes_at(place + first_byte, nbytes), memory.bytes_at(staged, stored)
+                memory.bytes_at(chunk.destination, chunk.nbytes),
+                memory.bytes_at(chunk.staging, chunk.stored),
             ).wait()
 
     def give_up(self, group: str, why: str) -> None:

@@ -29,19 +29,10 @@ class PredictedGather:
     def prepare(self, share: int) -> None:
         """There are no bytes."""
 
-    def expand(
-        self,
-        group: str,
-        first_byte: int,
-        nbytes: int,
-        staged: int,
-        stored: int,
-        place: int,
-        stream: int,
-    ) -> None:
-        if stream not in self._streams:
-            self._streams[stream] = _core.Stream.from_handle(self._device, stream)
-        taken, on = (nbytes - stored) / self._rate, self._streams[stream]
+    def expand(self, chunk: _core.StagedChunk) -> None:
+        if chunk.stream not in self._streams:
+            self._streams[chunk.stream] = _core.Stream.from_handle(self._device, chunk.stream)
+        taken, on = (chunk.nbytes - chunk.stored) / self._rate, self._streams[chunk.stream]
         on.wait(self._last)
         self._device.kernels.spin(round(taken * 1e9), stream=on)
         self._last.record(on)
