@@ -180,7 +180,7 @@ def test_failures_on_the_way(driver: Driver, stack: ExitStack, call: str) -> Non
             except DriverError:
                 failed += 1
                 driver.sim.clear_faults()
-                if manager._streams.get(number):
+                if manager._uses.count(number):
                     manager.release(number, "all")
                 continue
             driver.sim.clear_faults()

@@ -18,8 +18,7 @@ from vramkit.weights import (
     make_schedule,
     plan_layout,
 )
-from vramkit.weights.manager import chosen_policy
-from vramkit.weights.schedule import Copy
+from vramkit.weights.schedule import Copy, chosen_policy
 
 GRANULE = 4096
 LAYERS = 10

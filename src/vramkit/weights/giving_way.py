@@ -66,6 +66,13 @@ def that_give_way(layout: Layout, fixed: Collection[int]) -> tuple[int, ...]:
     )
 
 
+def why_fixed(pool: Pool | None, layout: Layout) -> str:
+    """Why none gives way."""
+    if pool is None:
+        return WITHOUT_POOL
+    return NONE_CAN if layout.ring_bytes else WITHOUT_RING
+
+
 def require_pool(pool: object, device: Device) -> None:
     """Raises TypeError, or ValueError for one of another device."""
     import vramkit

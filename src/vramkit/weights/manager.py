@@ -5,45 +5,39 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from threading import Lock
 from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
 
 from vramkit import _core
 from vramkit.driver.errors import ClosedError
-from vramkit.driver.types import Owner, SupportsCudaStream, integer, shown, size, truth
-from vramkit.report.units import bytes_text
+from vramkit.driver.types import Owner, SupportsCudaStream, size, truth
 from vramkit.weights.card_memory import (
     decoding,
     place,
-    sent_bytes,
     staging_memory,
     staging_slot,
 )
+from vramkit.weights.first_schedule import plan_schedule
 from vramkit.weights.gather import Gather, staged_chunks
 from vramkit.weights.giving_way import (
-    NONE_CAN,
-    WITHOUT_POOL,
-    WITHOUT_RING,
     GivingWayStats,
     Residents,
     require_pool,
     that_give_way,
+    why_fixed,
 )
 from vramkit.weights.layout import (
     ALIGNMENT,
-    BudgetError,
     Group,
     Layout,
-    lay_out_again,
-    lay_out_beside,
-    plan_layout,
 )
 from vramkit.weights.orders import Orders
 from vramkit.weights.packing import Packing
-from vramkit.weights.schedule import POLICIES, Policy, Schedule, make_schedule
+from vramkit.weights.placement import Placement
+from vramkit.weights.schedule import Policy, Schedule, chosen_policy
 from vramkit.weights.timing import MeasuredPass, Timing
+from vramkit.weights.uses import Uses
 
 if TYPE_CHECKING:
     from vramkit import Pool
@@ -119,15 +113,12 @@ class WeightManager(Owner):
             require_pool(pool, device)
         self._epoch = device.epoch
         self.policy = chosen_policy(policy)
-        self._numbers = {(group.layer, group.name): n for n, group in enumerate(groups)}
-        for number, group in enumerate(groups):
-            if self._numbers[group.layer, group.name] != number:
-                raise ValueError(f"two groups have the same layer and name: {group}")
+        self._numbers = _numbered(groups)
         if len(sources) != len(groups):
             raise ValueError(f"there are {len(groups)} groups and {len(sources)} sources")
         if not (chunk := size(chunk, "chunk")) or chunk % ALIGNMENT:
             raise ValueError(f"chunk is {chunk}; it may be a multiple of {ALIGNMENT} bytes")
-        self._chunks = chunks = staged_chunks(groups, packings, gather)
+        chunks = staged_chunks(groups, packings, gather)
         slot = staging_slot(chunks)
         self.staging_bytes = _core.STAGING_SLOTS * slot
         first = plan_schedule(
@@ -140,31 +131,24 @@ class WeightManager(Owner):
             packings=packings,
             gather=gather,
         )
-        self.layout = first.layout
-        self.sent_bytes = sent_bytes(self.layout, chunks)
-        """What the link carries in a pass: streamed groups, packed, in shares, or as they are."""
+        layout = first.layout
         if gather is not None:
             if pool is not None:
                 raise ValueError("residents that give way differ by rank: pool excludes gather")
             gather.prepare(slot)
-        give_way = () if pool is None else that_give_way(self.layout, prefer)
-        self.fixed_because: str | None = None
+        give_way = () if pool is None else that_give_way(layout, prefer)
+        self.fixed_because = None if give_way else why_fixed(pool, layout)
         """Why residents do not give way; None: some do."""
-        if not give_way:
-            has_ring = self.layout.ring_bytes > 0
-            self.fixed_because = (
-                WITHOUT_POOL if pool is None else NONE_CAN if has_ring else WITHOUT_RING
-            )
         with ExitStack() as stack:
-            self._addresses, self.ring_address = place(device, self.layout, give_way, stack)
+            addresses, self.ring_address = place(device, layout, give_way, stack)
             self._engine = _core.StreamerEngine(
                 device,
                 self.ring_address,
-                self.layout.ring_bytes,
+                layout.ring_bytes,
                 [
                     (str(group), address, source, group.nbytes, staged)
                     for group, address, source, staged in zip(
-                        groups, self._addresses, sources, chunks, strict=True
+                        groups, addresses, sources, chunks, strict=True
                     )
                 ],
                 chunk,
@@ -175,25 +159,24 @@ class WeightManager(Owner):
             self._memory = stack.pop_all()
         self._residents: Residents | None = None
         self._last_given: GivingWayStats | None = None
-        self._planning = Lock()  # of addresses and schedules, when they change
-        self._is_beside = False  # a group lies where the layout of a pass would not have it
         self._orders = Orders(self._engine, self.policy, first)
+        self._uses = Uses(groups)
+        self._placement = Placement(
+            layout, addresses, self.ring_address, chunks, self._orders, self._uses
+        )
         self._entered: list[int] | None = None  # in this pass; None: no pass was begun
-        self._streams: dict[int, list[SupportsCudaStream]] = {}
         self._timing = Timing(device) if truth(timing, "timing") else None
         if self._timing is not None:
             self._engine.time_copies()
         self._steps: dict[int, int] = {}  # of the pass, by group in use; only with timing
-        self._pinned: set[int] = set()
         self._last_stats = WeightStats(0, 0, 0, 0, 0, 0)
         self._closed = False
         try:
             if pool is not None and come_and_go is not None:
-                residents = Residents(pool, come_and_go, self._engine, self.layout, give_way)
-                for number, address in residents.settle_all().items():
-                    self._addresses[number] = address
+                residents = Residents(pool, come_and_go, self._engine, layout, give_way)
+                self._placement.settle_all(residents)
                 self._residents = residents
-            for number, resident in enumerate(self.layout.resident):
+            for number, resident in enumerate(layout.resident):
                 if resident:
                     self._engine.prefetch(number, False)
         except BaseException:
@@ -218,7 +201,7 @@ class WeightManager(Owner):
         number = self._number(layer, group)
         if priority not in ("normal", "high"):
             raise ValueError(f"priority is {priority!r}; it may be 'normal' or 'high'")
-        if not truth(pin, "pin") or number in self._pinned:
+        if not truth(pin, "pin") or number in self._uses.pinned:
             self._prefetch(number, priority == "high")
             return
         # Pinned first: another thread must not overwrite it in between.
@@ -228,7 +211,7 @@ class WeightManager(Owner):
         except BaseException:
             self._engine.pin(number, False)
             raise
-        self._pinned.add(number)
+        self._uses.pinned.add(number)
 
     def wait_group_ready(
         self, layer: int, group: str, *, compute_stream: SupportsCudaStream
@@ -240,8 +223,8 @@ class WeightManager(Owner):
             self._residents.note_use()
         if self.policy.wait == "block" and self._begins_layer(number):
             self._ensure(number)
-        streams = self._streams.setdefault(number, [])
-        if streams or self._timing is None:
+        is_first = not self._uses.count(number)
+        if not is_first or self._timing is None:
             self._enter(number, compute_stream)
         else:
             try:
@@ -251,10 +234,10 @@ class WeightManager(Owner):
                 self._timing.fail()
                 raise
             self._timing.ready(self._steps[number], compute_stream)
-        if self._entered is not None and not streams:
+        if self._entered is not None and is_first:
             self._entered.append(number)
-        streams.append(compute_stream)
-        return self._addresses[number]
+        self._uses.begin(number, compute_stream)
+        return self._placement.addresses[number]
 
     def release(
         self, layer: int, group: str, *, compute_stream: SupportsCudaStream | None = None
@@ -262,38 +245,16 @@ class WeightManager(Owner):
         """All work that uses the group has been issued to the stream that waited for it; a pinned
         group may be overwritten again. The stream must be given if several have waited."""
         number = self._number(layer, group)
-        streams = self._streams.get(number, [])
-        if not streams and number not in self._pinned:
-            raise ValueError(f"group {self.layout.groups[number]} is not in use")
-        at = self._entered_at(number, streams, compute_stream) if streams else None
-        if number in self._pinned:
-            self._pinned.discard(number)
+        stream = self._uses.find(number, compute_stream)
+        if number in self._uses.pinned:
+            self._uses.pinned.discard(number)
             self._engine.pin(number, False)
-        if at is None:
+        if stream is None:
             return
-        self._engine.leave(number, streams[at])
-        if self._timing is not None and len(streams) == 1:
-            self._timing.done(self._steps[number], streams[at])
-        del streams[at]
-
-    def _entered_at(
-        self,
-        number: int,
-        streams: Sequence[SupportsCudaStream],
-        given: SupportsCudaStream | None,
-    ) -> int:
-        """Which of the streams that use a group is the given one."""
-        if given is None:
-            if any(not _same(streams[0], other) for other in streams[1:]):
-                raise ValueError(
-                    f"several streams use group {self.layout.groups[number]}: release() needs "
-                    "compute_stream"
-                )
-            return 0
-        for at, stream in enumerate(streams):
-            if _same(stream, given):
-                return at
-        raise ValueError(f"group {self.layout.groups[number]} is not in use on this stream")
+        self._engine.leave(number, stream)
+        if self._timing is not None and self._uses.count(number) == 1:
+            self._timing.done(self._steps[number], stream)
+        self._uses.end(number, stream)
 
     @contextmanager
     def using(self, layer: int, group: str, *, compute_stream: SupportsCudaStream) -> Iterator[int]:
@@ -322,7 +283,10 @@ class WeightManager(Owner):
         if self._entered:
             self._orders.learn(self._engine, tuple(self._entered))
         if self._residents is not None:
-            self._follow_memory(self._residents, ended=bool(self._entered))
+            returns = self._residents.end_pass() if self._entered else None
+            if returns is not None:
+                self._placement.settle(self._engine, self._residents, returns)
+            self._placement.follow_memory(self._engine, self._residents)
         self._entered = []
         if self._timing is not None:
             self._timing.begin_pass()
@@ -355,67 +319,21 @@ class WeightManager(Owner):
         while self._engine.ensure(number) is None:
             self._put_into_ring(number)
 
-    def _follow_memory(self, residents: Residents, *, ended: bool) -> None:
-        """Between two uses of groups: some gave way since, or one may return."""
-        returns = residents.end_pass() if ended else None
-        if returns is not None:
-            with self._planning:
-                address = residents.settle(returns)
-                if address is not None:
-                    self._addresses[returns] = address
-                    self._engine.prefetch(returns, False)  # unless it has given way again
-        if self._is_beside or residents.now() != self.layout.resident:
-            with self._planning:
-                self._plan_again(residents)
-
-    def _plan_again(self, residents: Residents) -> bool:
-        """All that is streamed now, behind each other around the ring. False: a group is in use or
-        pinned where it is."""
-        layout = lay_out_again(self.layout, residents.now())
-        moves = [
-            (number, address)
-            for number, resident in enumerate(layout.resident)
-            if not resident
-            and (address := self.ring_address + layout.offsets[number]) != self._addresses[number]
-        ]
-        if not self._engine.move(moves):
-            return False
-        self._is_beside = False
-        self._adopt(layout, moves)
-        return True
-
     def _put_into_ring(self, number: int) -> None:
-        """A group that gave way is needed. If the ring cannot be planned again, since groups in it
-        are in use, it goes where none of those is."""
         assert self._residents is not None
-        with self._planning:
-            if self._addresses[number] - self.ring_address in range(self.layout.ring_bytes):
-                return  # another thread was quicker
-            used = self._used_in_ring()
-            if not used and self._plan_again(self._residents):
-                return
-            layout = lay_out_beside(self.layout, number, used)
-            move = (number, self.ring_address + layout.offsets[number])
-            if self._engine.move([move]):
-                self._is_beside = True
-                self._adopt(layout, [move])
-
-    def _used_in_ring(self) -> list[int]:
-        """Groups that are in use or pinned."""
-        return [
-            number
-            for number, resident in enumerate(self.layout.resident)
-            if not resident and (self._streams.get(number) or number in self._pinned)
-        ]
-
-    def _adopt(self, layout: Layout, moves: Sequence[tuple[int, int]]) -> None:
-        self.layout = layout
-        self.sent_bytes = sent_bytes(layout, self._chunks)
-        for number, address in moves:
-            self._addresses[number] = address
-        self._orders.adopt(self._engine, layout)
+        self._placement.put_into_ring(self._engine, self._residents, number)
 
     # What it says
+
+    @property
+    def layout(self) -> Layout:
+        """Where each group lies. It changes if residents give way."""
+        return self._placement.layout
+
+    @property
+    def sent_bytes(self) -> int:
+        """What the link carries in a pass: streamed groups, packed, in shares, or as they are."""
+        return self._placement.sent_bytes
 
     @property
     def schedule(self) -> Schedule:
@@ -425,7 +343,7 @@ class WeightManager(Owner):
     def address(self, layer: int, group: str) -> int:
         """The device address of a group, the same for the manager's life. If residents give way,
         it may change whenever the group is not in use."""
-        return self._addresses[self._number(layer, group)]
+        return self._placement.addresses[self._number(layer, group)]
 
     def on_its_way(self, layer: int, group: str) -> bool:
         """Whether the group is on the card or being copied."""
@@ -476,7 +394,7 @@ class WeightManager(Owner):
         self._closed = True
         try:
             if there:
-                if any(self._streams.values()):
+                if self._uses.any():
                     self.device.synchronize()  # work that nothing was recorded behind
                 self._engine.synchronize()
         finally:
@@ -538,53 +456,10 @@ class WeightManager(Owner):
         return self._epoch == self.device.epoch and not self.device.forked
 
 
-def plan_schedule(
-    device: Device,
-    groups: Sequence[Group],
-    *,
-    budget: int,
-    ring: int | None = None,
-    policy: str | Policy = "auto",
-    prefer: Collection[int] = (),
-    packings: Sequence[Packing | None] = (),
-    gather: Gather | None = None,
-) -> Schedule:
-    """What a WeightManager with these arguments begins with. Raises what it would raise."""
-    chosen = chosen_policy(policy)
-    whole = size(budget, "budget")
-    slot = staging_slot(staged_chunks(groups, packings, gather))
-    staging = _core.STAGING_SLOTS * slot
-    staged = "packed weights" if gather is None else "shares"
-    if staging >= whole > 0:
-        raise BudgetError(
-            f"budget is {bytes_text(whole)}; {staged} on their way take {bytes_text(staging)}"
-        )
-    try:
-        layout = plan_layout(
-            groups,
-            budget=whole - staging,
-            ring=None if ring is None else integer(ring, "ring", besides="None, or "),
-            depth=chosen.depth,
-            prefer=prefer,
-            granularity=device.granularity,
-        )
-    except BudgetError as error:
-        if not staging:
-            raise
-        besides = f"besides: {staged} on their way, {bytes_text(staging)}"
-        raise BudgetError(f"{error}\n  {besides}") from None
-    return make_schedule(layout, range(len(groups)), chosen)
-
-
-def chosen_policy(policy: str | Policy) -> Policy:
-    if isinstance(policy, Policy):
-        return policy
-    if policy not in POLICIES:
-        raise ValueError(f"policy is {shown(policy)}; it may be a Policy, or {', '.join(POLICIES)}")
-    return POLICIES[policy]
-
-
-def _same(one: SupportsCudaStream, other: SupportsCudaStream) -> bool:
-    # A stream of ours that has given its handle away asks the driver for its capture and its id at
-    # every later use: two calls more for each wait and release.
-    return one is other or one.__cuda_stream__() == other.__cuda_stream__()
+def _numbered(groups: Sequence[Group]) -> dict[tuple[int, str], int]:
+    """By layer and name. Raises ValueError where two are the same."""
+    numbers = {(group.layer, group.name): n for n, group in enumerate(groups)}
+    for number, group in enumerate(groups):
+        if numbers[group.layer, group.name] != number:
+            raise ValueError(f"two groups have the same layer and name: {group}")
+    return numbers

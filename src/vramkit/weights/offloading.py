@@ -13,12 +13,13 @@ from vramkit.report.units import bytes_text
 from vramkit.weights.backward import Backward
 from vramkit.weights.budget import parse_budget
 from vramkit.weights.experts import ExpertCache
+from vramkit.weights.first_schedule import plan_schedule
 from vramkit.weights.gather import gather_of
 from vramkit.weights.giving_way import OF_ALL_RANKS, USED_TOGETHER, require_pool
 from vramkit.weights.group_on_card import GroupOnCard
 from vramkit.weights.hooks import ModelHooks, PartHooks
 from vramkit.weights.layout import ALIGNMENT, BudgetError, Layout
-from vramkit.weights.manager import WeightManager, WeightStats, plan_schedule
+from vramkit.weights.manager import WeightManager, WeightStats
 from vramkit.weights.model import SMALL, Model, analyse
 from vramkit.weights.packing import Packing
 from vramkit.weights.planner.planning import plan

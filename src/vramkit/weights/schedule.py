@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from vramkit.driver.types import integer
+from vramkit.driver.types import integer, shown
 from vramkit.report.units import bytes_text
 from vramkit.weights.layout import Layout
 
@@ -58,6 +58,14 @@ POLICIES: Mapping[str, Policy] = {
     "block_shallow": Policy(wait="block", depth=1, issue_at={"attn": "ffn"}),
 }
 """By the names of a study of weight streaming (docs/weights.md)."""
+
+
+def chosen_policy(policy: str | Policy) -> Policy:
+    if isinstance(policy, Policy):
+        return policy
+    if policy not in POLICIES:
+        raise ValueError(f"policy is {shown(policy)}; it may be a Policy, or {', '.join(POLICIES)}")
+    return POLICIES[policy]
 
 
 class Copy(NamedTuple):

@@ -23,9 +23,9 @@ from vramkit.lab.weights.study import (
     Cell,
 )
 from vramkit.weights import WeightManager
-from vramkit.weights.manager import chosen_policy
 from vramkit.weights.passes import Passes, PassTime
 from vramkit.weights.recording import RecordedPass, record_passes
+from vramkit.weights.schedule import chosen_policy
 
 if TYPE_CHECKING:
     from vramkit.driver import Device

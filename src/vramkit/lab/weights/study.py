@@ -11,8 +11,8 @@ from typing import Literal
 import msgspec
 
 from vramkit.weights import POLICIES, Group, Policy
-from vramkit.weights.manager import chosen_policy
 from vramkit.weights.passes import Host
+from vramkit.weights.schedule import chosen_policy
 
 PROFILE = "weight-streaming"
 MB = 1_000_000

@@ -8,13 +8,12 @@ from typing import Any, SupportsIndex
 
 from vramkit.driver.types import integer, number, shown, truth
 from vramkit.weights.budget import parse_budget
-from vramkit.weights.manager import chosen_policy
 from vramkit.weights.planner.process import run_in_child
 from vramkit.weights.planner.request import Request
 from vramkit.weights.planner.result import Plan
 from vramkit.weights.planner.shape import ModelShape
 from vramkit.weights.planner.source import read_model
-from vramkit.weights.schedule import POLICIES, Policy
+from vramkit.weights.schedule import POLICIES, Policy, chosen_policy
 
 DEFAULT_BUDGET = "80%"
 """Of the card; the rest is for activations and caches."""

@@ -14,7 +14,6 @@ from vramkit.sweep.run import run
 from vramkit.sweep.tasks import Ended
 from vramkit.weights.budget import parse_budget
 from vramkit.weights.layout import Group
-from vramkit.weights.manager import chosen_policy
 from vramkit.weights.planner.compare import make_plan
 from vramkit.weights.planner.planning import checked_ranks, request_for
 from vramkit.weights.planner.profile_files import ProfileFiles, read_profile
@@ -22,6 +21,7 @@ from vramkit.weights.planner.result import Prediction
 from vramkit.weights.planner.shape import ModelShape
 from vramkit.weights.planner.source import read_model
 from vramkit.weights.planner.sweep_result import Model, PlanSweep, Row, mark_best
+from vramkit.weights.schedule import chosen_policy
 
 WORK = "vramkit.weights.planner.sweep:planning"
 BATCH = 32
