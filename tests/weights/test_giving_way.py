@@ -182,6 +182,9 @@ def test_a_group_that_gave_way_finds_room_beside_one_in_use(
                     model.use(each, stream)
                 assert manager.address(group.layer, group.name) == address
                 model.read(number, stream)
+            manager.begin_pass()
+            layout = manager.layout
+            assert lay_out_again(layout, layout.resident) == layout  # none lies beside the others
             pool.free(cache)
             run_until_all_are_back(model, stream)
 
