@@ -92,32 +92,26 @@ Streamer::~Streamer() {
         }
     }
     if (moved_ != nullptr) call_.cuEventDestroy_v2(moved_);
-    for (const Group& group : groups_) {
+    for (Group& group : groups_) {
         if (group.ready != nullptr) call_.cuEventDestroy_v2(group.ready);
-        for (const TimedCopy& copy : group.timed) {
-            if (copy.began != nullptr) call_.cuEventDestroy_v2(copy.began);
-            if (copy.ended != nullptr) call_.cuEventDestroy_v2(copy.ended);
-        }
+        group.timer.destroy(call_);
         for (const Use& use : group.uses) call_.cuEventDestroy_v2(use.event);
     }
 }
 
 std::uint32_t Streamer::add(Schedule schedule) {
     const std::lock_guard guard(lock_);
-    schedules_.push_back(std::move(schedule));
-    return static_cast<std::uint32_t>(schedules_.size() - 1);
+    return position_.add(std::move(schedule));
 }
 
 void Streamer::replace(std::uint32_t number, Schedule schedule) {
     const std::lock_guard guard(lock_);
-    schedules_[number] = std::move(schedule);
-    if (current_ == number) next_step_ = std::min(next_step_, schedules_[number].order.size());
+    position_.replace(number, std::move(schedule));
 }
 
 void Streamer::follow(std::uint32_t number) {
     const std::lock_guard guard(lock_);
-    current_ = number;
-    next_step_ = 0;
+    position_.follow(number);
 }
 
 bool Streamer::enter(GroupIndex index, const StreamRef& stream, bool& on_its_way, Failure& why) {
@@ -136,12 +130,9 @@ bool Streamer::enter(GroupIndex index, const StreamRef& stream, bool& on_its_way
     }
     // Entered once more while it is in use, it is still the same step. Not before this point: a
     // step that failed is tried again.
-    if (group.entered++ > 0 || !advance_to(index)) return true;
-    const Schedule& schedule = schedules_[current_];
-    const std::size_t step = next_step_ - 1;
-    // What should have been on its way by now.
-    if (!on_its_way) issue(step == 0 ? schedule.start : schedule.after[step - 1]);
-    issue(schedule.before[step]);
+    if (group.entered++ > 0 || !position_.advance_to(index)) return true;
+    if (!on_its_way) issue(position_.due());
+    issue(position_.before());
     return true;
 }
 
@@ -174,7 +165,7 @@ bool Streamer::leave(GroupIndex index, const StreamRef& stream, Failure& why) {
     group.in_order = {};
     group.last_use = ++uses_;
     --group.entered;
-    if (next_step_ > 0) issue(schedules_[current_].after[next_step_ - 1]);
+    if (const Schedule::List* after = position_.after()) issue(*after);
     return true;
 }
 
@@ -243,7 +234,9 @@ bool Streamer::synchronize(Failure& why) {
 
 Counters Streamer::counters() const {
     const std::lock_guard guard(lock_);
-    return counters_;
+    Counters now = counters_;
+    now.off_order = position_.off_order();
+    return now;
 }
 
 std::vector<Copied> Streamer::log_copies(bool on) {
@@ -255,41 +248,16 @@ std::vector<Copied> Streamer::log_copies(bool on) {
 bool Streamer::time_copies(Failure& why) {
     const std::lock_guard guard(lock_);
     const SlowPathScope scope(call_, context_);
-    for (Group& group : groups_) {
-        for (TimedCopy& copy : group.timed) {
-            for (CUevent* event : {&copy.began, &copy.ended}) {
-                if (*event == nullptr &&
-                    failed(call_.cuEventCreate(event, CU_EVENT_DEFAULT), "cuEventCreate", why)) {
-                    return false;
-                }
-            }
-        }
-    }
-    return true;
+    return std::ranges::all_of(groups_, [&](Group& group) { return group.timer.make(call_, why); });
 }
 
 bool Streamer::copy_times(CUevent since, std::vector<CopyTime>& times, Failure& why) {
     const std::lock_guard guard(lock_);
     const SlowPathScope scope(call_, context_);
-    const auto seconds_until = [&](CUevent event, double& seconds) {
-        float milliseconds = 0;
-        if (failed(call_.cuEventSynchronize(event), "cuEventSynchronize", why) ||
-            failed(call_.cuEventElapsedTime(&milliseconds, since, event), "cuEventElapsedTime",
-                   why)) {
-            return false;
-        }
-        seconds = milliseconds * 1e-3;
-        return true;
-    };
     for (GroupIndex index = 0; index < groups_.size(); ++index) {
-        for (const TimedCopy& copy : groups_[index].timed) {
-            if (!copy.done) continue;
-            CopyTime& time = times.emplace_back();
-            time.group = index;
-            if (!seconds_until(copy.began, time.began) || !seconds_until(copy.ended, time.ended)) {
-                return false;
-            }
-        }
+        std::vector<std::pair<double, double>> found;
+        if (!groups_[index].timer.times(call_, since, found, why)) return false;
+        for (const auto& [began, ended] : found) times.push_back({index, began, ended});
     }
     return true;
 }
@@ -305,18 +273,6 @@ bool Streamer::waits(Writer stream, CUevent event, Failure& why) {
 
 bool Streamer::records(CUevent event, Writer stream, Failure& why) {
     return !failed(call_.cuEventRecord(event, streams_[stream]), "cuEventRecord", why);
-}
-
-void Streamer::begins(Group& group, Writer stream) {
-    group.now_timed = 1 - group.now_timed;
-    TimedCopy& copy = group.timed[group.now_timed];
-    copy.done =
-        copy.ended != nullptr && call_.cuEventRecord(copy.began, streams_[stream]) == CUDA_SUCCESS;
-}
-
-void Streamer::ends(Group& group, Writer stream) {
-    TimedCopy& copy = group.timed[group.now_timed];
-    copy.done = copy.done && call_.cuEventRecord(copy.ended, streams_[stream]) == CUDA_SUCCESS;
 }
 
 bool Streamer::copies(CUdeviceptr to, const std::byte* from, std::uint64_t bytes, Writer stream,
@@ -380,7 +336,7 @@ bool Streamer::copy_in_order(GroupIndex index, CopyStream stream, Failure& why) 
         group.in_order = {true, true, true, true};
         return false;
     }
-    ends(group, writer);
+    group.timer.ends(call_, streams_[writer]);
     if (!copied) return false;
     group.valid = true;
     ++counters_.copies;
@@ -393,7 +349,7 @@ bool Streamer::copy_plain(Group& group, CopyStream stream, Failure& why) {
     for (std::uint64_t done = 0; done < group.bytes; done += chunk_bytes_) {
         const std::uint64_t bytes = std::min(chunk_bytes_, group.bytes - done);
         if (!come_behind_up_to(group, done + bytes, overlap, stream, why)) return false;
-        if (done == 0) begins(group, stream);
+        if (done == 0) group.timer.begins(call_, streams_[stream]);
         if (!copies(group.address + done, group.source + done, bytes, stream, why)) {
             return false;
         }
@@ -407,7 +363,7 @@ bool Streamer::copy_plain(Group& group, CopyStream stream, Failure& why) {
 bool Streamer::copy_staged(Group& group, CopyStream stream, Failure& why) {
     const Writer expander = expander_of(stream);
     std::size_t overlap = 0;
-    begins(group, stream);
+    group.timer.begins(call_, streams_[stream]);
     for (const Chunk& chunk : group.chunks) {
         if (!come_behind_up_to(group, chunk.first_byte + chunk.bytes, overlap, expander, why)) {
             return false;
@@ -495,53 +451,6 @@ void Streamer::issue(const Schedule::List& list) {
             return;
         }
     }
-}
-
-bool Streamer::advance_to(GroupIndex group) {
-    if (schedules_.empty()) return false;
-    const auto order = [&](std::size_t number) -> const std::vector<GroupIndex>& {
-        return schedules_[number].order;
-    };
-    if (next_step_ == order(current_).size()) {
-        current_ = schedules_[current_].next;
-        next_step_ = 0;
-    }
-    if (next_step_ < order(current_).size() && order(current_)[next_step_] == group) {
-        ++next_step_;
-        return true;
-    }
-    ++counters_.off_order;
-    // Another step: best one that follows the same group as now, then one of this schedule, then
-    // the next one from here on.
-    const bool any_before = next_step_ > 0;
-    const GroupIndex before = any_before ? order(current_)[next_step_ - 1] : 0;
-    struct Found {
-        bool follows = false, here = false;
-        std::size_t distance = 0, step = 0;
-        std::uint32_t schedule = 0;
-    };
-    const auto better = [](const Found& one, const Found& other) {
-        if (one.follows != other.follows) return one.follows;
-        if (one.here != other.here) return one.here;
-        return one.distance < other.distance;
-    };
-    bool any = false;
-    Found best;
-    for (std::uint32_t number = 0; number < schedules_.size(); ++number) {
-        const auto& steps = order(number);
-        for (std::size_t step = 0; step < steps.size(); ++step) {
-            if (steps[step] != group) continue;
-            const Found found{step == 0 ? !any_before : any_before && steps[step - 1] == before,
-                              number == current_, (step + steps.size() - next_step_) % steps.size(),
-                              step, number};
-            if (!any || better(found, best)) best = found;
-            any = true;
-        }
-    }
-    if (!any) return false;
-    current_ = best.schedule;
-    next_step_ = best.step + 1;
-    return true;
 }
 
 }  // namespace vramkit::weights

@@ -28,8 +28,10 @@
 #include "base/failure.h"
 #include "base/stream_ref.h"
 #include "driver/driver.h"
+#include "weights/copy_timer.h"
 #include "weights/expander.h"
 #include "weights/schedule.h"
+#include "weights/schedule_position.h"
 
 namespace vramkit::weights {
 
@@ -161,16 +163,11 @@ class Streamer {
         GroupIndex group = 0;
         std::uint64_t from = 0;
     };
-    struct TimedCopy {
-        CUevent began = nullptr, ended = nullptr;
-        bool done = false;  // both were recorded
-    };
     struct Group : GroupSource {
         std::vector<Overlap> overlaps;  // itself among them, in the order of their bytes
         CUevent ready = nullptr;        // behind its last copy
         std::vector<Use> uses;
-        std::array<TimedCopy, 2> timed;  // the last two in turn, if copies are timed
-        std::size_t now_timed = 0;
+        CopyTimer timer;
         bool valid = false;  // copied, or being copied, and not overwritten since
         bool pinned = false;
         bool has_address = true;
@@ -210,17 +207,12 @@ class Streamer {
     bool expand(const Group& group, const Chunk& chunk, CopyStream stream, Failure& why);
     bool waits(Writer stream, CUevent event, Failure& why);
     bool records(CUevent event, Writer stream, Failure& why);
-    // Around the copies of a group, if they are timed. A failure loses the times only.
-    void begins(Group& group, Writer stream);
-    void ends(Group& group, Writer stream);
     bool copies(CUdeviceptr to, const std::byte* from, std::uint64_t bytes, Writer stream,
                 Failure& why);
     // A group that must stay where this one would go; null: none.
     const Group* in_the_way(const Group& group) const;
     bool fetch(GroupIndex index, CopyStream stream, Failure& why);
     void issue(const Schedule::List& list);
-    // Finds the step that uses this group now. False: no schedule knows it.
-    bool advance_to(GroupIndex group);
 
     const std::shared_ptr<Driver> driver_;
     const DriverTable& call_;
@@ -235,12 +227,10 @@ class Streamer {
     Ring ring_;
     std::vector<Group> groups_;
     CUevent moved_ = nullptr;  // made by the first move that needs it
-    std::vector<Schedule> schedules_;
-    std::uint32_t current_ = 0;  // the schedule that is followed
-    std::size_t next_step_ = 0;  // of it: those before have been entered
-    std::uint64_t lists_ = 0;    // issued so far
-    std::uint64_t uses_ = 0;     // that have ended
-    Counters counters_;
+    SchedulePosition position_;
+    std::uint64_t lists_ = 0;  // issued so far
+    std::uint64_t uses_ = 0;   // that have ended
+    Counters counters_;        // but for off_order, which the position knows
     bool logs_copies_ = false;
     std::vector<Copied> copied_;
     bool forgotten_ = false;
