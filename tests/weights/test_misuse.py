@@ -79,7 +79,7 @@ def test_a_view_of_a_weight_that_a_part_returns_keeps_its_values(driver: Driver,
     with torch.no_grad():
         expected = model(x)
         with small(model) as o:
-            (group,) = [g for g in o._groups if g._weights[0].names[0] == "table.weight"]
+            (group,) = [g for g in o._groups if g.weights[0].names[0] == "table.weight"]
             assert not group.resident
             for _ in range(3):
                 assert torch.equal(model(x), expected)
@@ -391,7 +391,7 @@ def test_a_list_of_parameters_belongs_to_the_module_that_has_it(driver: Driver) 
     model, x = torch.nn.Sequential(*[Uses(each) for each in made]), torch.randn(2, 400)
     with torch.no_grad(), small(model) as o:
         called: list[bool] = []
-        (group,) = [g for g in o._groups if g._weights[0].tensor is made[4]]
+        (group,) = [g for g in o._groups if g.weights[0].tensor is made[4]]
         model[4].register_forward_pre_hook(
             lambda *_: called.append(made[4].data_ptr() == group._on_card[0].data_ptr())
         )

@@ -71,13 +71,13 @@ def test_a_module_that_reads_the_weights_of_its_parts_is_one_part(driver: Driver
     model = Attends().eval()
     used: list[str] = []
     with small(model, "3MiB") as o:
-        (host,) = [group for group in o._groups if "attention" in group._weights[0].names[0]]
-        for number, weight in enumerate(host._weights):
+        (host,) = [group for group in o._groups if "attention" in group.weights[0].names[0]]
+        for number, weight in enumerate(host.weights):
             assert weight.tensor.data_ptr() == host._in_host[number].data_ptr()
         model.attention.register_forward_pre_hook(
             lambda module, args: used.extend(
                 weight.names[0]
-                for weight, tensor in zip(host._weights, host._on_card, strict=True)
+                for weight, tensor in zip(host.weights, host._on_card, strict=True)
                 if weight.tensor.data_ptr() == tensor.data_ptr()
             )
         )
@@ -86,19 +86,21 @@ def test_a_module_that_reads_the_weights_of_its_parts_is_one_part(driver: Driver
 
 
 class Reads(torch.nn.Module):  # type: ignore[misc,name-defined]
-    """Uses the weight of a part that it does not call."""
+    """Uses the weight of a part that it does not call, and does not read it from there."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.projection = torch.nn.Linear(width, width)
+        self.held = [self.projection.weight]
 
     def forward(self, x: Any) -> Any:
-        if self.projection.weight.data_ptr() in self.in_host:
+        (weight,) = self.held
+        if weight.data_ptr() in self.in_host:
             raise RuntimeError("Expected all tensors to be on the same device, but ...")  # CUDA
-        return torch.nn.functional.linear(x, self.projection.weight)
+        return torch.nn.functional.linear(x, weight)
 
 
-def test_a_part_whose_weights_are_read_without_a_call(driver: Driver) -> None:
+def test_a_part_whose_weights_are_used_behind_its_back(driver: Driver) -> None:
     torch.manual_seed(0)
     model = torch.nn.ModuleDict({"reads": Reads(400), "rest": stack(*[400] * 6)})
     model.forward = lambda x: model["rest"](model["reads"](x))

@@ -41,11 +41,13 @@ class PartHooks(_NotCopied):
 
     def __enter__(self) -> Self:
         module = self._part.module
-        self._compiled = module._compiled_call_impl
-        if self._compiled is not None:
+        if module._compiled_call_impl is not None:
             # Hooks would be compiled with it.
-            module._compiled_call_impl = self._call_compiled
-            self._undo.callback(setattr, module, "_compiled_call_impl", self._compiled)
+            self._undo.enter_context(_replaced(module, "_compiled_call_impl", self._around))
+            return self
+        if isinstance(module, self._torch.nn.TransformerEncoderLayer):
+            # It computes with other kernels if it has hooks, which differ in the last bits.
+            self._undo.enter_context(_replaced(module, "_call_impl", self._around))
             return self
         before = module.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True)
         self._undo.callback(before.remove)
@@ -57,14 +59,17 @@ class PartHooks(_NotCopied):
     def __exit__(self, *args: object) -> None:
         self._undo.close()
 
-    def _call_compiled(self, *arguments: Any, **keywords: Any) -> Any:
-        try:
-            self._before(None, arguments, keywords)
-            result = self._compiled(*arguments, **keywords)
-        except BaseException:
-            self._after(None, arguments, None)
-            raise
-        return self._after(None, arguments, result)
+    def _around(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            try:
+                self._before(None, arguments, keywords)
+                result = inner(*arguments, **keywords)
+            except BaseException:
+                self._after(None, arguments, None)
+                raise
+            return self._after(None, arguments, result)
+
+        return call
 
     def _prepare(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Before its groups are used in a call with these arguments."""
@@ -215,26 +220,38 @@ def interrupts_end(
 ) -> Iterator[None]:
     """A module calls its hooks after an Exception, and not after a KeyboardInterrupt: calls under
     way that one has left are ended here."""
-    inner, before = module._call_impl, vars(module).get("_call_impl")
 
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        depth = len(calls)
-        try:
-            return inner(*arguments, **keywords)
-        except BaseException:
-            while len(calls) > depth:
-                with suppress(Exception):  # the interrupt is what counts
-                    end(module, arguments, None)
-            raise
+    def around(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            depth = len(calls)
+            try:
+                return inner(*arguments, **keywords)
+            except BaseException:
+                while len(calls) > depth:
+                    with suppress(Exception):  # the interrupt is what counts
+                        end(module, arguments, None)
+                raise
 
-    module._call_impl = call
+        return call
+
+    with _replaced(module, "_call_impl", around):
+        yield
+
+
+@contextmanager
+def _replaced(
+    module: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """One of its functions is another one, made of it, for this module alone."""
+    inner, before = getattr(module, name), vars(module).get(name)
+    setattr(module, name, around(inner))
     try:
         yield
     finally:
         if before is None:
-            del module._call_impl
+            delattr(module, name)
         else:
-            module._call_impl = before
+            setattr(module, name, before)
 
 
 def map_tensors(torch: Any, change: Callable[[Any], Any], value: Any) -> Any:

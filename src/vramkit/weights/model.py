@@ -111,6 +111,12 @@ def analyse(
             "the model is compiled as a whole, and would need all its weights at once; compile its "
             "layers instead"
         )
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedModel(
+                f"{name or 'the model'} is a ScriptModule of torch.jit, which cannot be told when "
+                "it is called; give the module that it was made of"
+            )
     weights = _collect(torch, model)
     if not weights:
         raise ValueError(f"the {type(model).__name__} has no parameters or buffers to stream")
@@ -122,7 +128,7 @@ def analyse(
     grouped: list[tuple[Weight, ...]] = []
     parts: list[Part] = []
     where: dict[int, int] = {}  # the group of a tensor
-    found_parts = _Parts(torch, model, whole).found
+    found_parts = _Parts(torch, model, small, whole).found
     experts = list(_experts(model, found_parts, by_tensor, small, whole)) if routed else []
     apart = {id(tensor) for each, _ in experts for tensor in _tensors(each.module)}
     for found in found_parts:
@@ -137,9 +143,10 @@ def analyse(
             where.update((id(weight.tensor), len(groups)) for weight in new)
             groups.append(Group(found.layer, found.group, nbytes))
             grouped.append(placed)
-        used = tuple(sorted({where[each] for each in tensors if each in where}))
-        if used:
-            parts.append(Part(found.name, found.module, used))
+        for name, module in found.called:
+            used = {where[id(each)] for each in _tensors(module) if id(each) in where}
+            if used:
+                parts.append(Part(name, module, tuple(sorted(used))))
     for each, layer in experts:
         placed, nbytes = _place([by_tensor[id(tensor)] for tensor in _tensors(each.module)])
         groups.append(Group(layer, "experts", nbytes))
@@ -327,17 +334,22 @@ class _Found(NamedTuple):
     module: Any
     layer: int
     group: str
+    called: tuple[tuple[str, Any], ...]
+    """Modules whose calls use its weights, with their names."""
 
 
 class _Parts:
     """Walks a module in the order of its definition."""
 
-    def __init__(self, torch: Any, model: Any, whole: Collection[str] = ()) -> None:
-        nn = torch.nn
+    def __init__(self, torch: Any, model: Any, small: int, whole: Collection[str] = ()) -> None:
+        nn, self._small = torch.nn, small
         self._uncalled = (nn.ModuleList, nn.ModuleDict)
         self._held = (nn.ParameterList, nn.ParameterDict)  # weights of the module that has them
         self._lists = (nn.ModuleList, nn.Sequential)
-        self._undivided = (nn.MultiheadAttention,)  # reads the weights of its parts itself
+        self._walked = nn.Sequential.forward
+        # They read the weights of their parts themselves.
+        self._undivided = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+        self._is_parametrized = nn.utils.parametrize.is_parametrized
         self._whole = frozenset(whole)
         self.found: list[_Found] = []
         self._layers = 0
@@ -362,18 +374,21 @@ class _Parts:
                     self._visit_layer(child, _joined(path, name))
             return
         children = list(self._children(module))
-        if not any(True for _, child in children for _ in _tensors(child)):
+        inside = any(True for _, child in children for _ in _tensors(child))
+        if not inside or (self._holds_much(module) and not self._has_layers(module)):
             self._add([(path, module)])
             return
-        # What it holds itself is in use while its children are: it stays on the card.
+        # What it holds itself is in use while its layers are: it stays on the card.
         for name, child in children:
             self._visit(child, _joined(path, name))
 
     def _visit_layer(self, layer: Any, path: str) -> None:
         if self._is_undivided(layer, path):
             self._add([(path, layer)])
-        elif any(self._is_stack(each) and _alike(each) for each in layer.modules()):
+        elif self._has_layers(layer):
             self._visit(layer, path)
+        elif self._holds_much(layer):
+            self._add([(path, layer)])
         else:
             parts = list(self._called(layer, path))
             self._add(parts or [(path, layer)])
@@ -394,11 +409,36 @@ class _Parts:
         """The parts of one layer."""
         names = group_names([path for path, _ in parts])
         for (path, module), name in zip(parts, names, strict=True):
-            self.found.append(_Found(path, module, self._layers, name))
+            called = tuple(self._entries(module, path))
+            self.found.append(_Found(path, module, self._layers, name, called))
         self._layers += 1
 
+    def _entries(self, module: Any, path: str) -> Iterator[tuple[str, Any]]:
+        """Those of a Sequential are called also by who only walks over it."""
+        if type(module).forward is not self._walked or self._is_undivided(module, path):
+            yield path, module
+            return
+        for name, child in module.named_children():
+            yield from self._entries(child, _joined(path, name))
+
+    def _has_layers(self, module: Any) -> bool:
+        return any(self._is_stack(each) and _alike(each) for each in module.modules())
+
+    def _holds_much(self, module: Any) -> bool:
+        """Weights of its own that are in use while its parts are."""
+        lists = (child for child in module.children() if isinstance(child, self._held))
+        held = [module, *lists]
+        own = (t for each in held for d in (each._parameters, each._buffers) for t in d.values())
+        nbytes = sum(t.numel() * t.element_size() for t in own if t is not None)
+        return bool(nbytes >= max(self._small, 1))
+
     def _is_undivided(self, module: Any, path: str) -> bool:
-        return path in self._whole or is_compiled(module) or isinstance(module, self._undivided)
+        return (
+            path in self._whole
+            or is_compiled(module)
+            or isinstance(module, self._undivided)
+            or self._is_parametrized(module)
+        )
 
     def _is_stack(self, module: Any) -> bool:
         return isinstance(module, self._lists) and len(module) > 1

@@ -21,6 +21,7 @@ from vramkit.weights.hooks import ModelHooks, PartHooks
 from vramkit.weights.layout import ALIGNMENT, BudgetError, Layout
 from vramkit.weights.manager import WeightManager, WeightStats
 from vramkit.weights.model import SMALL, Model, analyse
+from vramkit.weights.outside import Outside
 from vramkit.weights.packing import Packing
 from vramkit.weights.planner.planning import plan
 from vramkit.weights.planner.result import Prediction
@@ -280,9 +281,13 @@ class Offload:
                 PartHooks(torch, part, [self._groups[number] for number in part.groups], backward)
                 for part in parsed.parts
             ]
-            parts += self._expert_hooks(parsed, backward, undo)
+            routed = list(self._expert_hooks(parsed, backward, undo))
+            parts += routed
             for part in parts:
                 undo.enter_context(part)
+            self._outside = Outside(torch, self._memory.device)
+            groups = [*self._groups, *(part.group for part in routed)]
+            undo.enter_context(self._outside.watched(groups))
             undo.enter_context(
                 ModelHooks(torch, model, self._begin_pass, self._memory.device, backward, parts)
             )
@@ -294,7 +299,7 @@ class Offload:
 
     def _expert_hooks(
         self, model: Model, backward: Backward, undo: ExitStack
-    ) -> Iterator[PartHooks]:
+    ) -> Iterator[ExpertHooks]:
         for layer, experts in enumerate(model.experts):
             number = model.scheduled + layer
             assert self.experts is not None and isinstance(self._store, Store)
@@ -376,6 +381,7 @@ class Offload:
             giving_way=self.manager.giving_way(),
             fixed_because=self._fixed_because,
             ranks=self._ranks,
+            outside=self._outside.stats(),
         )
 
     def timeline(self) -> RecordedPass:

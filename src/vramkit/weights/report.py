@@ -9,6 +9,7 @@ from vramkit.weights.experts import ExpertCache, ExpertStats
 from vramkit.weights.giving_way import WITHOUT_POOL, GivingWayStats
 from vramkit.weights.layout import Layout
 from vramkit.weights.manager import WeightStats
+from vramkit.weights.outside import NONE_OUTSIDE, OutsideReads
 from vramkit.weights.timing import MeasuredPass
 
 MORE = 4 << 30
@@ -73,6 +74,8 @@ class OffloadReport(msgspec.Struct, frozen=True):
     """Why there are none such; None: there are."""
     ranks: str | None = None
     """How several processes share the work; None: there is one."""
+    outside: OutsideReads = NONE_OUTSIDE
+    """Weights that were copied when modules read them without a call of their part."""
 
     @property
     def link_utilisation(self) -> float | None:
@@ -158,6 +161,8 @@ class OffloadReport(msgspec.Struct, frozen=True):
              + self._sent_text),
             ("if memory is short", self._giving_way_text),
         ]  # fmt: skip
+        if self.outside.copies:
+            rows.append(("read outside of parts", str(self.outside)))
         if self.ranks is not None:
             rows.append(("ranks", self.ranks))
         if self.experts is not None:
@@ -202,6 +207,7 @@ def make_report(
     giving_way: GivingWayStats | None = None,
     fixed_because: str | None = WITHOUT_POOL,
     ranks: str | None = None,
+    outside: OutsideReads = NONE_OUTSIDE,
 ) -> OffloadReport:
     waits: tuple[Wait, ...] = ()
     wall = waited = 0.0
@@ -234,6 +240,7 @@ def make_report(
         giving_way=giving_way,
         fixed_because=fixed_because,
         ranks=ranks,
+        outside=outside,
     )
 
 

@@ -78,7 +78,7 @@ class ExpertHooks(PartHooks):
         cache: ExpertCache,
     ) -> None:
         super().__init__(torch, Part(experts.name, experts.module, ()), [group], backward)
-        self._experts, self._group, self._cache = experts, group, cache
+        self._experts, self.group, self._cache = experts, group, cache
 
     def _prepare(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         position, name = self._experts.argument
@@ -88,4 +88,4 @@ class ExpertHooks(PartHooks):
         used = self._torch.zeros(count + 1, dtype=self._torch.bool, device=index.device)
         used[index.detach().reshape(-1).clamp(max=count)] = True
         self._cache.count_read()
-        self._group.chosen = tuple(n for n, is_used in enumerate(used[:count].tolist()) if is_used)
+        self.group.chosen = tuple(n for n, is_used in enumerate(used[:count].tolist()) if is_used)

@@ -27,7 +27,7 @@ class ShownGroup(ABC):
         memory: TorchMemory,
         weights: Sequence[Weight],
     ) -> None:
-        self._nbytes, self._memory, self._weights = nbytes, memory, weights
+        self._nbytes, self._memory, self.weights = nbytes, memory, weights
         self._look_at(address)
         self._in_host = [store.view(number, weight) for weight in weights]
         self._fixed = store.fixed
@@ -40,8 +40,13 @@ class ShownGroup(ABC):
         self.raw = self._memory.bytes_at(address, self._nbytes)
         self._on_card = [
             shaped(self.raw[weight.offset : weight.offset + weight.nbytes], weight.tensor)
-            for weight in self._weights
+            for weight in self.weights
         ]
+
+    @property
+    def in_use(self) -> bool:
+        """Its parameters are those on the card, for now or for good."""
+        return self.resident or self._calls > 0
 
     @property
     @abstractmethod
@@ -77,7 +82,7 @@ class ShownGroup(ABC):
         self.end_use(stream)
         if self._calls or self.resident:
             return
-        for weight, version in zip(self._weights, self._written, strict=True):
+        for weight, version in zip(self.weights, self._written, strict=True):
             if weight.version != version:
                 raise RuntimeError(
                     f"{weight.names[0]} was written in forward: streamed weights are read only. "
@@ -105,7 +110,7 @@ class ShownGroup(ABC):
             self._release(stream)
 
     def require_frozen(self) -> None:
-        for weight in self._weights:
+        for weight in self.weights:
             if weight.whole is not None:
                 raise RuntimeError(
                     f"{weight.names[0]} is a DTensor and streamed: call the model under "
@@ -125,17 +130,17 @@ class ShownGroup(ABC):
 
     def restore(self) -> None:
         """Its parameters are those in host memory."""
-        for weight, host in zip(self._weights, self._in_host, strict=True):
+        for weight, host in zip(self.weights, self._in_host, strict=True):
             move(weight.tensor, host)
 
     def _show(self, tensors: Sequence[Any]) -> None:
-        for weight, tensor in zip(self._weights, tensors, strict=True):
+        for weight, tensor in zip(self.weights, tensors, strict=True):
             weight.tensor.data = tensor
 
     def _check(self) -> None:
         """Nobody moved, replaced or changed a weight since its last use."""
         expected = self._on_card if self.resident else self._in_host
-        for number, (weight, before) in enumerate(zip(self._weights, expected, strict=True)):
+        for number, (weight, before) in enumerate(zip(self.weights, expected, strict=True)):
             tensor = weight.tensor
             moved = _layout(tensor) != _layout(before)
             if moved or any(_attribute(*owner) is not tensor for owner in weight.owners):

@@ -476,11 +476,11 @@ def write(rank: int, size: int, folder: str) -> Any:
         o = offloaded(model, "6.4MiB")
         model(x)
         resident = next(g for g in o._groups if g.resident)
-        weight = resident._weights[0].tensor
+        weight = resident.weights[0].tensor
         weight.mul_(2 + rank)  # on its card alone
         twice = weight.clone()
         dist.barrier()
-        streamed = next(g for g in o._groups if not g.resident)._weights[0].tensor
+        streamed = next(g for g in o._groups if not g.resident).weights[0].tensor
         streamed.mul_(1)  # nobody may: it is the memory of all
         met = ""
         try:
