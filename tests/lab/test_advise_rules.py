@@ -127,11 +127,29 @@ def test_a_program_that_only_just_fits_is_not_called_sure():
     assert only("card", found).verdict == "consider"
 
 
-@pytest.mark.parametrize(("nbytes", "size"), [(8 * GIB, "8GiB"), (17 * GIB // 2, "8704MiB")])
-def test_the_command_that_checks_it_names_the_same_card(nbytes, size):
-    card = Card("a card", nbytes, 25e9, 100e-6, 50e-6)
+@pytest.mark.parametrize(("room", "size"), [(8 * GIB, "8GiB"), (17 * GIB // 2, "8704MiB")])
+def test_the_command_that_checks_it_has_the_card_without_its_context(room, size):
+    """A simulated card has none."""
+    card = Card("a card", room + CONTEXT_BYTES, 25e9, 100e-6, 50e-6)
     (advice,) = of("card", advise(observed(), card, Pooled(11 * GIB)))
-    assert advice.check == [f"vramkit replay TRACE --card {size}"]
+    assert advice.check == [f"vramkit replay TRACE --card {size}  # without the context"]
+
+
+def test_a_pool_that_holds_less_on_the_card_than_where_there_is_room_fits():
+    found = advise(observed(), CARD, Pooled(30 * GIB, 20 * GIB))
+    card = only("card", found)
+    assert card.verdict == "no need"
+    assert value(card, "memory of the card") == 20 * GIB + CONTEXT_BYTES
+    assert not of("offload", found) and not of("batch", found)
+
+
+def test_what_the_pool_needs_is_not_claimed_where_it_was_not_found():
+    """10 GiB in use, 30 held with room, and out of memory with the card's: between the two."""
+    card = only("card", advise(observed(), CARD, Pooled(30 * GIB)))
+    assert card.verdict == "do"
+    assert "with room the pool holds 30" in card.text
+    (predicted,) = card.predicted
+    assert (predicted.bound, predicted.value) == ("at least", CARD.nbytes)
 
 
 def test_weights_that_do_not_fit_are_streamed_within_what_is_left():
