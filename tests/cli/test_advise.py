@@ -162,8 +162,8 @@ def test_a_recorded_program_hears_of_its_times(capsys, tmp_path, monkeypatch):
     (one,) = advised(capsys, str(trace))
     seen = one["observed"]
     assert seen["level"] == "driver"
-    assert seen["timing"]["allocations"] == 20
-    assert seen["timing"]["frees"] == 20
+    assert seen["timing"]["allocations"] == 19  # a pool needs the first one too
+    assert seen["timing"]["frees"] == 19
     assert seen["timing"]["launches"] >= 20
     assert seen["timing"]["seconds"] > 0
     assert one["pooled"] is None

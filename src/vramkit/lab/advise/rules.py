@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from vramkit.lab.advise.observed import Observed
-from vramkit.report.units import bytes_text, rate_text, time_text
+from vramkit.report.units import bytes_text, count_text, rate_text, time_text
 
 GIB = 1 << 30
 NOTICED = 0.01
@@ -123,32 +123,40 @@ def allocation_time(observed: Observed, card: Card) -> Advice:
     cost = timing.allocations * card.allocate_s + timing.frees * card.free_s
     share = cost / timing.seconds
     rule = (
-        f"{timing.allocations:,} allocations of {time_text(card.allocate_s)} and {timing.frees:,} "
-        f"frees of {time_text(card.free_s)} on {card.name}, in {time_text(timing.seconds)}; "
-        f"below {share_text(NOTICED)} it is not worth a change"
+        f"{count_text(timing.allocations, 'allocation')} of {time_text(card.allocate_s)} after a "
+        f"free, and {count_text(timing.frees, 'free')} of {time_text(card.free_s)} before an "
+        f"allocation, on {card.name}, in {time_text(timing.seconds)}; below {share_text(NOTICED)} "
+        "it is not worth a change"
     )
     if share > 1:
         return Advice(
             "allocator",
             "cannot say",
             f"On {card.name} the driver's calls for memory would take longer than the whole run "
-            "did: it was recorded on another card, and says nothing about the time there.",
+            "did: it was recorded on another card, or by a virtual clock, and says nothing.",
             rule,
         )
-    predicted = [Prediction("saved of the run", share, "share", "at most")]
+    saved, waits = "saved of the run", ""
+    if timing.waiting_frees:
+        saved += ", without waits"
+        waits = (
+            " It also saves the waits of cuMemFree, which are not counted: "
+            f"{count_text(timing.waiting_frees, 'free')} came while kernels may have been running."
+        )
+    predicted = [Prediction(saved, share, "share", "at most")]
     if share < NOTICED:
         return Advice(
             "allocator",
             "no need",
-            f"Allocation is not where the time goes: at most {share_text(share)} of the run.",
+            f"At most {share_text(share)} of the run are calls that a pool saves.{waits}",
             rule,
             predicted,
         )
     return Advice(
         "allocator",
         "consider",
-        f"The program asks the driver often: a pool saves at most {share_text(share)} of the run, "
-        "and the waits of cuMemFree for running kernels, which are not counted here.",
+        f"The driver's calls for memory take time: a pool saves at most {share_text(share)} of the "
+        f"run.{waits}",
         rule,
         predicted,
         ["vramkit run --pool -- python train.py  # with PyTorch, CuPy or RMM; else vramkit.Pool"],
