@@ -154,7 +154,11 @@ BlockRef Pool::malloc_slow(ThreadCache& cache, const Request& request, bool may_
     // Memory is short.
     const auto gather_all = [&] {
         parts_.threads.drain_all();  // before the fence, so that what it drains is behind it
-        return gather() || make(Thrift::must);
+        if (gather() || make(Thrift::must)) return true;
+        if (!memory.lacks_addresses(why)) return false;
+        // Free memory that lies alone divides them: given back, it can be mapped in one place.
+        parts_.collect();
+        return memory.release_idle(DeviceMemory::kAnyTime) > 0 && make(Thrift::must);
     };
     if (gather_all()) return served();
     // A block whose work is not done: the stream waits for it, not the host.

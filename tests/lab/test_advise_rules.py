@@ -33,7 +33,7 @@ def observed(
 
 
 def timing(*, seconds: float = 100, idle: float = 0, calls: int = 0) -> Timing:
-    return Timing(seconds, idle, calls, 0, 1_000)
+    return Timing(seconds, idle, calls, 0, 0, 1_000)
 
 
 def of(topic: str, given: list[Advice]) -> list[Advice]:
@@ -92,7 +92,7 @@ def test_allocation_time_counts_from_one_per_cent_on(calls, verdict):
 
 def test_frees_count_as_calls_too():
     """50 us each."""
-    seen = observed(timing=Timing(100, 0, 0, 20_000, 1_000))
+    seen = observed(timing=Timing(100, 0, 0, 20_000, 0, 1_000))
     advice = next(
         each
         for each in of("allocator", advise(seen, CARD, Pooled(11 * GIB)))
@@ -107,6 +107,18 @@ def test_what_a_pool_holds_beside_what_is_in_use_is_not_there_for_weights():
     offload = only("offload", advise(program, CARD, Pooled(33 * GIB)))
     streamed = 20 * GIB - (CARD.room - 11 * GIB)
     assert value(offload, "streamed in each pass") == pytest.approx(streamed)
+
+
+def test_waits_of_frees_are_told_beside_what_calls_take():
+    """They have no bound: the figure is called what it is."""
+    seen = observed(timing=Timing(100, 0, 10_100, 10_100, 70, 1_000))
+    advice = next(
+        each
+        for each in of("allocator", advise(seen, CARD, Pooled(11 * GIB)))
+        if "of the run" in each.text
+    )
+    assert "70 frees came while kernels may have been running" in advice.text
+    assert [each.what for each in advice.predicted] == ["saved of the run, without waits"]
 
 
 def test_calls_that_would_take_longer_than_the_whole_run_say_nothing():
@@ -127,11 +139,29 @@ def test_a_program_that_only_just_fits_is_not_called_sure():
     assert only("card", found).verdict == "consider"
 
 
-@pytest.mark.parametrize(("nbytes", "size"), [(8 * GIB, "8GiB"), (17 * GIB // 2, "8704MiB")])
-def test_the_command_that_checks_it_names_the_same_card(nbytes, size):
-    card = Card("a card", nbytes, 25e9, 100e-6, 50e-6)
+@pytest.mark.parametrize(("room", "size"), [(8 * GIB, "8GiB"), (17 * GIB // 2, "8704MiB")])
+def test_the_command_that_checks_it_has_the_card_without_its_context(room, size):
+    """A simulated card has none."""
+    card = Card("a card", room + CONTEXT_BYTES, 25e9, 100e-6, 50e-6)
     (advice,) = of("card", advise(observed(), card, Pooled(11 * GIB)))
-    assert advice.check == [f"vramkit replay TRACE --card {size}"]
+    assert advice.check == [f"vramkit replay TRACE --card {size}  # without the context"]
+
+
+def test_a_pool_that_holds_less_on_the_card_than_where_there_is_room_fits():
+    found = advise(observed(), CARD, Pooled(30 * GIB, 20 * GIB))
+    card = only("card", found)
+    assert card.verdict == "no need"
+    assert value(card, "memory of the card") == 20 * GIB + CONTEXT_BYTES
+    assert not of("offload", found) and not of("batch", found)
+
+
+def test_what_the_pool_needs_is_not_claimed_where_it_was_not_found():
+    """10 GiB in use, 30 held with room, and out of memory with the card's: between the two."""
+    card = only("card", advise(observed(), CARD, Pooled(30 * GIB)))
+    assert card.verdict == "do"
+    assert "with room the pool holds 30" in card.text
+    (predicted,) = card.predicted
+    assert (predicted.bound, predicted.value) == ("at least", CARD.nbytes)
 
 
 def test_weights_that_do_not_fit_are_streamed_within_what_is_left():
@@ -190,7 +220,7 @@ sizes = st.integers(1, 1 << 38)
 )
 def test_any_figures_give_whole_advice(peak, lasting, held, pooled, seconds, level):
     """Every piece of advice has a reason; what is to be done can be checked; shares are shares."""
-    when = None if seconds is None else Timing(seconds, seconds / 2, 10, 10, 10)
+    when = None if seconds is None else Timing(seconds, seconds / 2, 10, 10, 5, 10)
     program = observed(peak=peak, lasting=min(lasting, peak), held=held, timing=when, level=level)
     found = advise(program, CARD, None if pooled is None else Pooled(max(pooled, peak)))
     assert {"allocator", "card", "sharing"} <= {advice.topic for advice in found}
@@ -249,7 +279,22 @@ def test_the_card_is_idle_from_the_end_of_all_work_to_the_next_launch():
         ("device_done",),
         ("free", "block"),
     )
-    assert found == Timing(7e-3, pytest.approx(3e-3), 2, 2, 4)
+    assert found == Timing(7e-3, pytest.approx(3e-3), 1, 1, 0, 4)
+
+
+def test_only_calls_that_a_pool_could_serve_from_what_was_freed_count():
+    """Not the first allocations, nor the frees at the end; and which frees waited for kernels."""
+    found = busy(
+        *(("allocate", block, 100) for block in range(5)),
+        ("launch", 1, "stream"),
+        ("free", 0),
+        ("device_done",),
+        ("free", 1),
+        ("allocate", 0, 100),
+        ("launch", 1, "stream"),
+        *(("free", block) for block in (0, 2, 3, 4)),
+    )
+    assert (found.allocations, found.frees, found.waiting_frees) == (1, 2, 1)
 
 
 def test_work_on_another_stream_keeps_the_card_busy():

@@ -69,6 +69,8 @@ class DeviceMemory {
     };
     Made make_range(std::uint64_t bytes, const std::shared_ptr<StreamCache>& own, Thrift thrift,
                     Failure& why);
+    // A request failed because no hole in the addresses is large enough.
+    static bool lacks_addresses(const Failure& why);
     // Whether so much time may be spent to do without new memory (moves.cpp).
     bool spend(std::int64_t ns);
     // Whether so much more must not be taken while other memory is free. `cached`: bytes that

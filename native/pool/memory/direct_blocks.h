@@ -45,6 +45,13 @@ class DirectBlocks {
     void each_number(Visit visit) const {
         for (const auto& [address, block] : blocks_) visit(block.stream);
     }
+    // visit(stream, bytes) for each that is with the user.
+    template <class Visit>
+    void each_in_use(Visit visit) const {
+        for (const auto& [address, block] : blocks_) {
+            if (!block.freed) visit(block.stream, block.bytes);
+        }
+    }
     // At the end of the pool: frees what is left.
     void give_everything_back();
     void forget_driver() { blocks_.clear(); }

@@ -320,6 +320,10 @@ DeviceMemory::Made DeviceMemory::make_range(std::uint64_t bytes,
     return {{range, 0}, move.create > 0};
 }
 
+bool DeviceMemory::lacks_addresses(const Failure& why) {
+    return why.kind == Failure::Kind::out_of_memory && why.call == kAddresses;
+}
+
 bool DeviceMemory::spend(std::int64_t ns) {
     const std::int64_t now = std::max(card_.now(), thrift_at_);
     if (thrift_ns_ < kMostSavedNs) {
@@ -383,7 +387,7 @@ std::uint64_t DeviceMemory::join_idle(Failure& why) {
     Slab* const range = carry_out(move, nullptr, why);
     if (range == nullptr) {
         // Old mappings whose work is not done have the addresses: that is for later.
-        if (why.kind == Failure::Kind::out_of_memory && why.call == kAddresses) why = {};
+        if (lacks_addresses(why)) why = {};
         return 0;
     }
     range->only.set(State::idle, 0, 0);

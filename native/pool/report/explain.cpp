@@ -1,11 +1,50 @@
 // The explanation of an out-of-memory failure.
 #include "pool/report/explain.h"
 
+#include <map>
+#include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "pool/report/free_memory.h"
 
 namespace vramkit::pool {
+namespace {
+
+constexpr std::uint64_t kEnded = 0;  // no stream has this id
+
+// The stream on which most of what is in use was allocated, and so many bytes. Wherever a block
+// will be freed: what caches count is off by the blocks that other streams free.
+std::pair<std::uint64_t, std::uint64_t> most_in_use(const Parts& parts) {
+    std::map<std::uint32_t, std::uint64_t> by_number;
+    const auto add = [&](const Slab& slab, std::uint32_t number) {
+        const Block& block = slab.record(number);
+        if (block.with_user()) by_number[block.stream()] += slab.asked_for(block);
+    };
+    {
+        std::vector<std::unique_lock<BriefMutex>> guards;  // no range is cut or joined meanwhile
+        parts.streams.each_cache([&](StreamCache& cache) { guards.emplace_back(cache.lock); });
+        parts.memory.ranges().each([&](const Slab& range) { add(range, 0); });
+    }
+    for (const auto& [address, slab] : parts.memory.slabs().all()) {
+        for (std::uint32_t i = 0; i < slab->count; ++i) add(*slab, i);
+    }
+    parts.direct.each_in_use(
+        [&](std::uint32_t number, std::uint64_t bytes) { by_number[number] += bytes; });
+    std::map<std::uint64_t, std::uint64_t> by_id;  // a capture has the id of its stream
+    for (const auto& [number, bytes] : by_number) {
+        const auto& cache = parts.streams[number].cache;
+        by_id[cache == nullptr || cache->ended ? kEnded : cache->stream.id] += bytes;
+    }
+    std::pair<std::uint64_t, std::uint64_t> most{};
+    for (const auto& each : by_id) {
+        if (each.second > most.second) most = each;
+    }
+    return most;
+}
+
+}  // namespace
 
 std::string explain_shortage(const Parts& parts, std::uint64_t bytes, const Failure& cause,
                              std::uint64_t largest) {
@@ -27,16 +66,16 @@ std::string explain_shortage(const Parts& parts, std::uint64_t bytes, const Fail
                ": raise the limit.";
     }
     const auto name = [](std::uint64_t stream) {
+        if (stream == kEnded) return std::string("streams that have ended");
         return stream == kLegacyStreamId ? std::string("the legacy default stream")
                                          : "stream " + std::to_string(stream);
     };
-    if (const auto [stream, held] = parts.threads.stream_with_most_in_use();
-        held >= static_cast<std::int64_t>(kPage)) {
-        text += " Most of what is in use is of " + name(stream) + ": " +
-                mib(static_cast<std::uint64_t>(held)) + ".";
+    if (const auto [stream, bytes_in_use] = most_in_use(parts); bytes_in_use >= kPage) {
+        text += " Most of what is in use is of " + name(stream) + ": " + mib(bytes_in_use) + ".";
     }
     // Which stream holds most of the memory that waits.
     std::uint64_t most = 0, holder = 0, arena = 0, unfenced = parts.held.bytes_awaiting_card();
+    std::uint64_t busy = parts.held.bytes();
     parts.streams.each_cache([&](StreamCache& cache) {
         const std::lock_guard guard(cache.lock);
         if (cache.stream.capture != 0) {
@@ -44,6 +83,7 @@ std::string explain_shortage(const Parts& parts, std::uint64_t bytes, const Fail
         } else if (!cache.can_record_fence() && cache.has_unfenced()) {
             unfenced += cache.bytes();
         }
+        if (cache.has_work()) busy += cache.bytes();
         if (cache.bytes() > most) {
             most = cache.bytes();
             holder = cache.stream.id;
@@ -58,8 +98,12 @@ std::string explain_shortage(const Parts& parts, std::uint64_t bytes, const Fail
     if (limit > 0) text += " The limit is " + mib(limit) + ".";
     if (cause.call.empty() && limit > 0) {
         text += " Raise the limit, or free blocks.";
-    } else if (free.stream_cached >= kPage) {
+    } else if (busy >= kPage) {
         text += " Work under way holds what waits: synchronise, or free earlier.";
+    } else if (free.cached + free.stream_cached + free.idle() + card_free >= bytes) {
+        text +=
+            " As much is free, but not in one place, and it moves only in whole pieces, of "
+            "which blocks in use keep parts.";
     } else if (live + (live >> 3) >= card) {
         text += " What is in use does not fit the card: free blocks.";
     } else if (card_free + mapped < card / 2) {

@@ -196,6 +196,16 @@ class StreamCache {
         }
         return false;
     }
+    // Whether work may be running on what is here.
+    bool has_work() const {
+        for (const FreeRanges* each : {&ranges, &leaving}) {
+            if (!each->empty() && !fences.has_passed(each->newest())) return true;
+        }
+        for (ClassIndex index = next_filled(0); index < kClasses; index = next_filled(index + 1)) {
+            if (!fences.has_passed(bins[index].blocks.back().fence)) return true;
+        }
+        return false;
+    }
     // Whether any thread may use the stream's handle, also one that was not just given the stream.
     // The handle of the per-thread default stream means a different stream on every thread.
     bool can_record_fence() const {

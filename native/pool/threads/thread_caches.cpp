@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
 
 #include "base/rules.h"
@@ -319,19 +318,6 @@ Counters ThreadCaches::counters() const {
     const AllVisited visited(caches_);
     for (const auto& cache : caches_) all.add(cache->counters);
     return all;
-}
-
-std::pair<std::uint64_t, std::int64_t> ThreadCaches::stream_with_most_in_use() const {
-    std::unordered_map<std::uint64_t, std::int64_t> by_stream;
-    {
-        const AllVisited visited(caches_);
-        for (const auto& cache : caches_) by_stream[cache->stream.id] += cache->live;
-    }
-    std::pair<std::uint64_t, std::int64_t> most{};
-    for (const auto& each : by_stream) {
-        if (each.second > most.second) most = each;
-    }
-    return most;
 }
 
 void ThreadCaches::drop_blocks() {

@@ -66,8 +66,6 @@ class ThreadCaches {
     std::uint64_t largest_asked_for() const;
     std::uint64_t reset_largest();
     Counters counters() const;
-    // Stream id and live bytes, counted over threads that have not ended.
-    std::pair<std::uint64_t, std::int64_t> stream_with_most_in_use() const;
 
     using List = std::vector<std::unique_ptr<ThreadCache>>;
     const List& all() const { return caches_; }

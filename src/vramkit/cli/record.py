@@ -71,7 +71,7 @@ def _document(result: RecordResult) -> dict[str, object]:
 
 
 def _summary(result: RecordResult, output: Path) -> list[str]:
-    from vramkit.report.units import bytes_text
+    from vramkit.report.units import bytes_text, count_text
 
     if not result.processes:
         return [
@@ -83,9 +83,9 @@ def _summary(result: RecordResult, output: Path) -> list[str]:
         left = bytes_text(process.bytes_at_end)
         failed = f", {process.failed:,} refused" if process.failed else ""
         lines.append(
-            f"process {process.process}: {process.allocations:,} allocations{failed}, at most "
-            f"{bytes_text(process.peak_bytes)} at a time, {left} at the end; "
-            f"{process.launches:,} launches"
+            f"process {process.process}: {count_text(process.allocations, 'allocation')}{failed}, "
+            f"at most {bytes_text(process.peak_bytes)} at a time, {left} at the end; "
+            f"{count_text(process.launches, 'launch', 'launches')}"
         )
         if not process.complete:
             lines.append(f"process {process.process}: the disk was full, and its trace ends early")

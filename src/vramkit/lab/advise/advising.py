@@ -62,7 +62,7 @@ def _advised(
     if seen.level == "tensors":
         tell(f"replaying {trace.name}: {trace.allocations:,} allocations")
         try:
-            held = pooled(driver, profile, trace)
+            held = pooled(driver, profile, trace, card.room)
         except OutOfMemoryError:
             held = None
     return Advised(seen, held, card, advise(seen, card, held))

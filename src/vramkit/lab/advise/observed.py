@@ -22,8 +22,12 @@ class Timing(msgspec.Struct, frozen=True):
     moment the host knew all to be complete to the next launch. It may have been longer; copies are
     not in a trace."""
     allocations: int
-    """Calls that asked the driver for memory."""
+    """Calls that asked the driver for memory after something had been freed. Those before it take
+    what any allocator has to take."""
     frees: int
+    """Calls that gave memory back before another one asked for some."""
+    waiting_frees: int
+    """So many of them came while kernels may have been running: cuMemFree waits for those."""
     launches: int
 
     @property
@@ -83,17 +87,27 @@ def lasting_bytes(trace: Trace) -> int:
 
 def timing_of(trace: Trace) -> Timing:
     """Of a trace with times, launches and points where work completed."""
-    counts = {kind: 0 for kind in Kind}
+    launches = 0
     running: set[int] = set()  # streams with kernels that may not be complete
     recorded: dict[int, tuple[int, int]] = {}  # stream, and its launches so far, by event
     launched: dict[int, int] = {}  # launches, by stream
     idle = 0
     idle_since: int | None = None
+    allocations = frees = waiting = 0
+    # Since the last allocation.
+    frees_since = waiting_since = 0
     for kind, what, stream, at in zip(
         trace.kinds, trace.what, trace.streams, trace.times, strict=True
     ):
-        counts[Kind(kind)] += what if kind == Kind.LAUNCH else 1
+        if kind == Kind.FREE:
+            frees_since += 1
+            waiting_since += bool(running)
+        elif kind == Kind.ALLOCATE:
+            frees, waiting = frees + frees_since, waiting + waiting_since
+            frees_since = waiting_since = 0
+            allocations += frees > 0
         if kind == Kind.LAUNCH:
+            launches += what
             if idle_since is not None:
                 idle += max(at - idle_since, 0)
                 idle_since = None
@@ -116,7 +130,8 @@ def timing_of(trace: Trace) -> Timing:
     return Timing(
         passed * 1e-9,
         idle * 1e-9,
-        counts[Kind.ALLOCATE],
-        counts[Kind.FREE],
-        counts[Kind.LAUNCH],
+        allocations,
+        frees,
+        waiting,
+        launches,
     )

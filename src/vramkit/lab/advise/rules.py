@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from vramkit.lab.advise.observed import Observed
-from vramkit.report.units import bytes_text, time_text
+from vramkit.report.units import bytes_text, count_text, rate_text, time_text
 
 GIB = 1 << 30
 NOTICED = 0.01
@@ -71,6 +71,10 @@ class Pooled(msgspec.Struct, frozen=True):
     """What the same allocations came to on vramkit's pool, in bytes."""
 
     held: int
+    """Where it may have more than enough."""
+    on_card: int | None = None
+    """Where it may have no more than the card's room, if it then comes to the end. Asked only if
+    `held` does not fit for sure."""
 
 
 def share_text(share: float) -> str:
@@ -119,35 +123,43 @@ def allocation_time(observed: Observed, card: Card) -> Advice:
     cost = timing.allocations * card.allocate_s + timing.frees * card.free_s
     share = cost / timing.seconds
     rule = (
-        f"{timing.allocations:,} allocations of {time_text(card.allocate_s)} and {timing.frees:,} "
-        f"frees of {time_text(card.free_s)} on {card.name}, in {time_text(timing.seconds)}; "
-        f"below {share_text(NOTICED)} it is not worth a change"
+        f"{count_text(timing.allocations, 'allocation')} of {time_text(card.allocate_s)} after a "
+        f"free, and {count_text(timing.frees, 'free')} of {time_text(card.free_s)} before an "
+        f"allocation, on {card.name}, in {time_text(timing.seconds)}; below {share_text(NOTICED)} "
+        "it is not worth a change"
     )
     if share > 1:
         return Advice(
             "allocator",
             "cannot say",
             f"On {card.name} the driver's calls for memory would take longer than the whole run "
-            "did: it was recorded on another card, and says nothing about the time there.",
+            "did: it was recorded on another card, or by a virtual clock, and says nothing.",
             rule,
         )
-    predicted = [Prediction("saved of the run", share, "share", "at most")]
+    saved, waits = "saved of the run", ""
+    if timing.waiting_frees:
+        saved += ", without waits"
+        waits = (
+            " It also saves the waits of cuMemFree, which are not counted: "
+            f"{count_text(timing.waiting_frees, 'free')} came while kernels may have been running."
+        )
+    predicted = [Prediction(saved, share, "share", "at most")]
     if share < NOTICED:
         return Advice(
             "allocator",
             "no need",
-            f"Allocation is not where the time goes: at most {share_text(share)} of the run.",
+            f"At most {share_text(share)} of the run are calls that a pool saves.{waits}",
             rule,
             predicted,
         )
     return Advice(
         "allocator",
         "consider",
-        f"The program asks the driver often: a pool saves at most {share_text(share)} of the run, "
-        "and the waits of cuMemFree for running kernels, which are not counted here.",
+        f"The driver's calls for memory take time: a pool saves at most {share_text(share)} of the "
+        f"run.{waits}",
         rule,
         predicted,
-        ["vramkit run --pool -- python train.py"],
+        ["vramkit run --pool -- python train.py  # with PyTorch, CuPy or RMM; else vramkit.Pool"],
     )
 
 
@@ -215,7 +227,9 @@ def needed(observed: Observed, pooled: Pooled | None) -> int | None:
     asked the driver for, or as vramkit's pool holds it. None: more than the card has."""
     if observed.level == "driver":
         return observed.peak
-    return None if pooled is None else pooled.held
+    if pooled is None:
+        return None
+    return pooled.held if pooled.on_card is None else pooled.on_card
 
 
 def room(observed: Observed, card: Card, pooled: Pooled | None) -> Advice:
@@ -226,26 +240,21 @@ def room(observed: Observed, card: Card, pooled: Pooled | None) -> Advice:
         f"{bytes_text(card.nbytes)} less {bytes_text(CONTEXT_BYTES)} for the context; figures are "
         f"trusted to {share_text(TRUSTED)}"
     )
-    check = [f"vramkit replay TRACE --card {size_option(card.nbytes)}"]
-    least = observed.peak if held is None else held
-    predicted = [
-        Prediction(
-            "memory of the card",
-            least + CONTEXT_BYTES,
-            "bytes",
-            "at least" if held is None else "about",
-        )
-    ]
+    check = [f"vramkit replay TRACE --card {size_option(card.room)}  # without the context"]
     if held is None or held > card.room:
+        least = max(observed.peak, card.room)
+        text = f"{bytes_text(observed.peak)} are in use at most"
+        if held is not None and observed.peak <= card.room:
+            text += f", and with room the pool holds {bytes_text(held)}"
         return Advice(
             "card",
             "do",
-            f"It does not fit {card.name} {by}: {bytes_text(least)} are needed, and "
-            f"{bytes_text(card.room)} are there.",
+            f"It does not fit {card.name} {by}: {text}; {bytes_text(card.room)} are there.",
             rule,
-            predicted,
+            [Prediction("memory of the card", least + CONTEXT_BYTES, "bytes", "at least")],
             check,
         )
+    predicted = [Prediction("memory of the card", held + CONTEXT_BYTES, "bytes", "about")]
     spare = bytes_text(card.room - held)
     if held * (1 + TRUSTED) > card.room:
         return Advice(
@@ -284,7 +293,7 @@ def smaller(observed: Observed, card: Card, pooled: Pooled | None) -> list[Advic
     found = []
     rule = (
         f"{bytes_text(observed.lasting)} last, {bytes_text(observed.changing)} come and go; the "
-        f"link brings {bytes_text(round(card.link_bytes_per_s))} a second"
+        f"link brings {rate_text(card.link_bytes_per_s)}"
     )
     if budget <= 0:
         found.append(
