@@ -367,6 +367,10 @@ void Program::primary_released(CUdevice device) {
 bool Program::primary_resetting(CUdevice device) {
     if (device < 0 || device >= kMostCards) return true;
     const std::lock_guard guard(cards_lock_);
+    {
+        const std::lock_guard contexts(contexts_lock_);
+        primary_retains_[static_cast<std::size_t>(device)] = 0;
+    }
     auto& slot = cards_[static_cast<std::size_t>(device)];
     Card* const known = slot.load();
     if (known == nullptr) return true;
@@ -381,8 +385,6 @@ bool Program::primary_resetting(CUdevice device) {
         card.reset();
     }
     if (agent_ != nullptr) agent_->removed();
-    const std::lock_guard contexts(contexts_lock_);
-    primary_retains_[static_cast<std::size_t>(device)] = 0;
     return true;
 }
 

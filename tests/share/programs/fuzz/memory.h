@@ -360,7 +360,7 @@ inline void pools(State& state) {
             CUmemPoolProps properties{};
             properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
             properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-            properties.maxSize = state.one_in(4) ? size_t{8} << 20 : 0;
+            properties.maxSize = state.one_in(4) ? size_t{1} << 30 : 0;
             CUmemoryPool made = nullptr;
             if (CALL(cuMemPoolCreate, &made, &properties) == CUDA_SUCCESS) {
                 state.pools.push_back({made, device, true});
