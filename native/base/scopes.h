@@ -8,10 +8,14 @@ namespace vramkit {
 
 class SlowPathScope {
   public:
+    // From now on a thread that had no current context has none afterwards: in a program that does
+    // not know of us. Before the first scope.
+    static void leave_no_context() { leaves_context_ = false; }
+
     SlowPathScope(const DriverTable& call, CUcontext context) : call_(call) {
         CUcontext current = nullptr;
         const bool known = call_.cuCtxGetCurrent(&current) == CUDA_SUCCESS;
-        if (known && current == nullptr) {
+        if (known && current == nullptr && leaves_context_) {
             // Nothing to restore: like the CUDA runtime, leave our context current.
             call_.cuCtxSetCurrent(context);
         } else {
@@ -29,6 +33,8 @@ class SlowPathScope {
     SlowPathScope& operator=(const SlowPathScope&) = delete;
 
   private:
+    static inline constinit bool leaves_context_ = true;
+
     const DriverTable& call_;
     CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
     bool pushed_ = false;

@@ -18,7 +18,7 @@ CUresult given_by_driver(CUresult result, const StreamOrdered::Place& place,
             log("a graph allocates memory, %zu bytes the first time: it stays on the card", bytes);
         }
     } else if (place.card != nullptr) {
-        Unswappable::get().note(place.card->device(), *pointer, bytes, nullptr);
+        Unswappable::get().note(place.card->device(), *pointer, bytes, place.context);
     }
     return result;
 }
@@ -33,6 +33,22 @@ ProgramPoolRef own_pool(CUmemoryPool handle) {
     if (Program::get().forked()) return nullptr;
     ProgramPoolRef pool = StreamOrdered::get().pool(handle);
     return pool != nullptr && pool->ours.load(std::memory_order_relaxed) ? pool : nullptr;
+}
+
+// An allocation of cuMemAlloc, which may be freed in a stream too: what the stream has done with it
+// is over before it is free. None: it is none, or the driver says what is wrong.
+std::optional<CUresult> free_plain(const CallId& call, CUdeviceptr pointer, CUstream stream) {
+    Program& program = Program::get();
+    Card* const card = program.card_of(pointer);
+    const auto owned = card != nullptr ? card->find(pointer) : std::nullopt;
+    if (!owned || owned->begin != pointer) return {};
+    const StreamOrdered::Place place = StreamOrdered::get().place_of(call, stream);
+    if (place.card == nullptr || place.captured) return {};
+    if (program.call().cuStreamSynchronize(place.stream.handle) != CUDA_SUCCESS) {
+        return CUDA_ERROR_UNKNOWN;
+    }
+    Failure why;
+    return card->free(pointer, why) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace
@@ -84,6 +100,8 @@ CUresult free_async(const Call<CUresult(CUdeviceptr, CUstream)>& call, CUdevicep
             }
             if (const auto result = memory.free(pointer, at)) return *result;
         }
+    } else if (const auto result = free_plain(call, pointer, stream)) {
+        return *result;
     }
     const CUresult result = call(pointer, stream);
     if (result == CUDA_SUCCESS) Unswappable::get().forget(pointer);
@@ -134,11 +152,12 @@ CUresult get_pool_attribute(const Call<CUresult(CUmemoryPool, CUmemPool_attribut
     const ProgramPoolRef known = result == CUDA_SUCCESS ? own_pool(pool) : nullptr;
     if (known == nullptr) return result;
     const StreamOrdered::Bytes bytes = StreamOrdered::get().bytes_of(*known);
+    // What the driver serves of the same pool counts too.
     auto& answer = *static_cast<cuuint64_t*>(value);
-    if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT) answer = bytes.used;
-    if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) answer = bytes.used_high;
-    if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) answer = bytes.reserved;
-    if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) answer = bytes.reserved_high;
+    if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT) answer += bytes.used;
+    if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) answer += bytes.used_high;
+    if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) answer += bytes.reserved;
+    if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) answer += bytes.reserved_high;
     return result;
 }
 

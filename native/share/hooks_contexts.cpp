@@ -33,13 +33,16 @@ CUresult destroy_context(const Call<CUresult(CUcontext)>& call, CUcontext contex
 CUresult retain_primary_context(const Call<CUresult(CUcontext*, CUdevice)>& call,
                                 CUcontext* context, CUdevice device) {
     const CUresult result = call(context, device);
-    if (result == CUDA_SUCCESS) Program::get().primary_retained(device, 1);
+    if (result == CUDA_SUCCESS) Program::get().primary_retained(device);
     return result;
 }
 
 CUresult release_primary_context(const Call<CUresult(CUdevice)>& call, CUdevice device) {
+    Program& program = Program::get();
+    // The reference that is left is the card's, and not the program's to give back.
+    if (!program.primary_releasing(device)) return CUDA_ERROR_INVALID_CONTEXT;
     const CUresult result = call(device);
-    if (result == CUDA_SUCCESS) Program::get().primary_retained(device, -1);
+    if (result == CUDA_SUCCESS) program.primary_released(device);
     return result;
 }
 

@@ -92,7 +92,12 @@ CUresult allocate_pitch(
 
 CUresult free_memory(const Call<CUresult(CUdeviceptr)>& call, CUdeviceptr pointer) {
     Program& program = Program::get();
-    if (pointer == 0 || program.forked()) return call(pointer);
+    CUdevice device = 0;
+    // Without a current context the driver refuses.
+    if (pointer == 0 || program.forked() ||
+        program.call().cuCtxGetDevice(&device) != CUDA_SUCCESS) {
+        return call(pointer);
+    }
     if (const auto result = StreamOrdered::get().free_now(pointer)) return *result;
     Card* const card = program.card_of(pointer);
     if (card == nullptr) {

@@ -11,6 +11,8 @@
 #include "base/scopes.h"
 #include "base/stream_ref.h"
 #include "share/log.h"
+#include "share/stream_ordered.h"
+#include "share/unswappable.h"
 
 namespace vramkit::share {
 
@@ -53,6 +55,7 @@ Program::Program(const gate::Beneath& beneath)
       checker_(*driver_),
       agent_(settings_.socket.empty() || settings_.chaos != 0 ? nullptr
                                                               : std::make_unique<Agent>(*this)) {
+    SlowPathScope::leave_no_context();
     LaunchGate::set_window(settings_.chaos != 0 ? settings_.chaos : settings_.window);
 }
 
@@ -331,26 +334,43 @@ void Program::context_ending(CUcontext context) {
     });
 }
 
-void Program::primary_retained(CUdevice device, int times) {
+void Program::primary_retained(CUdevice device) {
     if (device < 0 || device >= kMostCards || forked()) return;
+    const std::lock_guard guard(contexts_lock_);
+    ++primary_retains_[static_cast<std::size_t>(device)];
+}
+
+bool Program::primary_releasing(CUdevice device) {
+    if (device < 0 || device >= kMostCards || forked()) return true;
+    const std::lock_guard guard(contexts_lock_);
+    int& retains = primary_retains_[static_cast<std::size_t>(device)];
+    if (retains == 0) return card_if_open(device) == nullptr;  // else the driver says so
+    --retains;
+    return true;
+}
+
+void Program::primary_released(CUdevice device) {
+    Card* const card = card_if_open(device);
+    if (card == nullptr) return;
     {
         const std::lock_guard guard(contexts_lock_);
-        int& retains = primary_retains_[static_cast<std::size_t>(device)];
-        retains += times;
-        if (retains > 0) return;
-        retains = 0;
+        if (primary_retains_[static_cast<std::size_t>(device)] > 0) return;
     }
     // Without sharing the context would be gone, and its memory with it.
-    if (Card* const card = cards_[static_cast<std::size_t>(device)].load()) {
-        card->wait_for_work(card->context());
-        card->free_all_of(card->context());
-    }
+    card->wait_for_work(card->context());
+    card->free_all_of(card->context());
+    StreamOrdered::get().primary_ended(device);
+    Unswappable::get().free_all_of(card->context(), call());
 }
 
 // Nothing of the context survives: the card is opened again when it is next used.
 bool Program::primary_resetting(CUdevice device) {
     if (device < 0 || device >= kMostCards) return true;
     const std::lock_guard guard(cards_lock_);
+    {
+        const std::lock_guard contexts(contexts_lock_);
+        primary_retains_[static_cast<std::size_t>(device)] = 0;
+    }
     auto& slot = cards_[static_cast<std::size_t>(device)];
     Card* const known = slot.load();
     if (known == nullptr) return true;
@@ -365,8 +385,6 @@ bool Program::primary_resetting(CUdevice device) {
         card.reset();
     }
     if (agent_ != nullptr) agent_->removed();
-    const std::lock_guard contexts(contexts_lock_);
-    primary_retains_[static_cast<std::size_t>(device)] = 0;
     return true;
 }
 

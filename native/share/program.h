@@ -97,7 +97,10 @@ class Program {
     void context_made(CUcontext context, CUdevice device);
     void context_ending(CUcontext context);
     // By the program itself, which may give the context back while the engine still uses it.
-    void primary_retained(CUdevice device, int times);
+    void primary_retained(CUdevice device);
+    // False: the program holds no reference.
+    bool primary_releasing(CUdevice device);
+    void primary_released(CUdevice device);
     // False: it cannot be reset now.
     bool primary_resetting(CUdevice device);
     void stream_ending(CUstream stream) { capture_ends(stream); }

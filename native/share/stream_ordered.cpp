@@ -146,7 +146,7 @@ StreamOrdered::Place StreamOrdered::place_of(const CallId& call, CUstream stream
     // a word.
     place.stream.durable = place.stream.handle != VRAMKIT_STREAM_PER_THREAD;
     place.captured = place.stream.capture != 0;
-    CUcontext context = nullptr;
+    CUcontext& context = place.context;
     const CUresult asked = is_of_context ? driver.cuCtxGetCurrent(&context)
                                          : driver.cuStreamGetCtx(place.stream.handle, &context);
     if (asked != CUDA_SUCCESS || context == nullptr) return place;
@@ -408,6 +408,22 @@ void StreamOrdered::stream_ending(CUstream stream) {
         return;
     }
     if_host_memory_allows([&] { announce_stream_closing(driver_->call(), ref.id, stream); });
+}
+
+void StreamOrdered::primary_ended(CUdevice device) {
+    if (engine_of(device) == nullptr) return;
+    for (;;) {
+        std::uint64_t address = 0;
+        {
+            const std::lock_guard guard(lock_);
+            const auto known = std::find_if(blocks_.begin(), blocks_.end(), [=](const auto& each) {
+                return each.second.pool->device == device;
+            });
+            if (known == blocks_.end()) return;
+            address = known->first;
+        }
+        if (free(address, legacy_stream()) != CUDA_SUCCESS) return;
+    }
 }
 
 void StreamOrdered::device_resetting(CUdevice device) {

@@ -47,6 +47,7 @@ class StreamOrdered {
     // Of the stream of a call. No card: it cannot be told, or the driver refused.
     struct Place {
         Card* card = nullptr;
+        CUcontext context = nullptr;   // of the stream
         pool::Pool* engine = nullptr;  // null: the driver serves the stream
         StreamRef stream;
         bool captured = false;
@@ -90,6 +91,8 @@ class StreamOrdered {
     // pools do at such times. Seldom more than a look at the clock.
     void after_wait();
     void stream_ending(CUstream stream);
+    // All blocks of the device are free; its work is done.
+    void primary_ended(CUdevice device);
     // Nothing of the device survives.
     void device_resetting(CUdevice device);
 

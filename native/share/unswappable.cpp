@@ -1,6 +1,9 @@
 #include "share/unswappable.h"
 
+#include <algorithm>
+
 #include "base/host_memory.h"
+#include "base/scopes.h"
 #include "share/program.h"
 
 namespace vramkit::share {
@@ -50,6 +53,23 @@ void Unswappable::forget_all_of(CUdevice device) {
     std::erase_if(handles_,
                   [=](const auto& each) { return each.second.counted->device() == device; });
     std::erase_if(mappings_, [=](const auto& each) { return each.second->device() == device; });
+}
+
+void Unswappable::free_all_of(CUcontext context, const DriverTable& call) {
+    const SlowPathScope scope(call, context);
+    for (;;) {
+        std::uint64_t address = 0;
+        {
+            const std::lock_guard guard(lock_);
+            const auto known =
+                std::find_if(allocations_.begin(), allocations_.end(),
+                             [=](const auto& each) { return each.second.context == context; });
+            if (known == allocations_.end()) return;
+            address = known->first;
+            allocations_.erase(known);
+        }
+        call.cuMemFree_v2(address);
+    }
 }
 
 void Unswappable::note_handle(CUdevice device, std::uint64_t handle, std::uint64_t bytes) {

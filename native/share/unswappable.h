@@ -8,7 +8,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "driver/cuda_abi.h"
+#include "driver/table.h"
 
 namespace vramkit::share {
 
@@ -18,11 +18,13 @@ class Unswappable {
     // Never destroyed.
     static Unswappable& get();
 
-    // An allocation, freed with its context. Null: with none.
+    // An allocation, freed with its context.
     void note(CUdevice device, std::uint64_t address, std::uint64_t bytes, CUcontext context);
     void forget(std::uint64_t address);
     void forget_all_of(CUcontext context);
     void forget_all_of(CUdevice device);
+    // By the driver, which keeps the context.
+    void free_all_of(CUcontext context, const DriverTable& call);
 
     // A handle of virtual memory: there until its last reference and its last mapping are gone.
     void note_handle(CUdevice device, std::uint64_t handle, std::uint64_t bytes);
