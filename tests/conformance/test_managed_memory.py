@@ -461,15 +461,25 @@ def test_attached_memory_is_used_from_every_stream(cu, managed, scope, attach, f
     assert ctypes.string_at(memory, 8) == b"\x04" * 8
 
 
-def test_attaching_oddly(managed, scope, attach, observe):
-    memory, stream = managed.alloc(), scope.stream()
-    observe(
-        "managed: odd attachments",
-        {
-            "no flags": attach(stream, memory, SIZE, 0),
-            "two flags": attach(stream, memory, SIZE, GLOBAL | HOST_ONLY),
-            "a part": attach(stream, memory, SIZE // 2, GLOBAL),
-            "singly to the legacy stream": attach(0, memory, SIZE, SINGLE),
-            "plain memory": attach(stream, scope.alloc(SIZE), SIZE, GLOBAL),
-        },
-    )
+ODD_ATTACHMENTS = {
+    "no flags": "stream, memory, SIZE, 0",
+    "two flags": "stream, memory, SIZE, GLOBAL | HOST_ONLY",
+    "a part": "stream, memory, SIZE // 2, GLOBAL",
+    "the legacy stream alone": "0, memory, SIZE, SINGLE",
+    "plain memory": "stream, scope.alloc(SIZE), SIZE, GLOBAL",
+}
+
+
+@pytest.mark.parametrize("odd", ODD_ATTACHMENTS)
+def test_attaching_oddly(isolated, observe, odd):
+    """In a process of its own: a card's driver may die of it."""
+    outcome = isolated(f"""
+        SIZE, GLOBAL, HOST_ONLY, SINGLE = {SIZE}, {GLOBAL}, {HOST_ONLY}, {SINGLE}
+        memory, stream = ok(cu.cuMemAllocManaged(SIZE, GLOBAL)), scope.stream()
+        stream, memory, nbytes, flags = {ODD_ATTACHMENTS[odd]}
+        note("answer", Raw(cu).cuStreamAttachMemAsync(
+            ctypes.c_void_p(int(stream)), ctypes.c_uint64(int(memory)),
+            ctypes.c_size_t(nbytes), ctypes.c_uint(flags),
+        ))
+    """)
+    observe(f"managed: attached with {odd}", outcome)

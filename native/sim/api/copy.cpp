@@ -255,11 +255,11 @@ CUresult copy_batch(Call& call, std::span<const Transfer> transfers, CUstream ha
     std::shared_ptr<Stream> stream;
     const CUresult found = call.find(handle, stream);
     if (found != CUDA_SUCCESS) return found;
-    if (stream->capture != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+    // As a real card answers, whose capture goes on.
+    if (stream->capture != nullptr) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     std::vector<Copy> copies;
     std::vector<CopyRows> rows;
     for (std::size_t i = 0; i < transfers.size(); ++i) {
-        if (transfers[i].box.empty()) continue;
         const std::optional<Copy> copy = look_up(call, transfers[i]);
         if (!copy) {
             failed = i;
@@ -268,7 +268,6 @@ CUresult copy_batch(Call& call, std::span<const Transfer> transfers, CUstream ha
         copies.push_back(*copy);
         rows.push_back(*copy);
     }
-    if (copies.empty()) return CUDA_SUCCESS;
     call.observe();
     call.machine().order_for_checker(*stream);
     call.machine().copies_touch(*stream, rows, call.site());

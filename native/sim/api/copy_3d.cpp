@@ -77,7 +77,6 @@ CUresult find_sides(const Named& destination, const Named& source, Transfer& tra
 
 template <class Parameters>
 CUresult transfer_of_3d(const Parameters& given, Transfer& transfer) {
-    if (given.srcLOD != 0 || given.dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
     transfer.box = {given.WidthInBytes, given.Height, given.Depth};
     Named source = source_of(given);
     source.z = given.srcZ;

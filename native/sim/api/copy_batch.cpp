@@ -54,7 +54,7 @@ CUresult copy_ranges(Call& call, const CUdeviceptr* destinations, const CUdevice
                           .to = {destinations[i], {}, true},
                           .from = {sources[i], {}, true}};
         const CUmemcpyAttributes& given = attributes[which];
-        if (!find_order(given.srcAccessOrder, given.flags, transfer.order)) {
+        if (sizes[i] == 0 || !find_order(given.srcAccessOrder, given.flags, transfer.order)) {
             failed = i;
             return CUDA_ERROR_INVALID_VALUE;
         }

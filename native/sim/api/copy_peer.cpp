@@ -10,11 +10,13 @@ bool is_context(Call& call, CUcontext context) {
     return context != nullptr && call.machine().find(context) != nullptr;
 }
 
+// The null context stands for the current one, as on a real card.
 CUresult copy_between(Call& call, CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
                       CUcontext from_context, size_t bytes, CUstream stream, bool synchronous) {
-    if (!is_context(call, to_context) || !is_context(call, from_context)) {
-        return CUDA_ERROR_INVALID_CONTEXT;
-    }
+    const auto known = [&](CUcontext context) {
+        return context == nullptr || is_context(call, context);
+    };
+    if (!known(to_context) || !known(from_context)) return CUDA_ERROR_INVALID_CONTEXT;
     const Transfer transfer{
         .box = {.width = bytes}, .to = {to, {}, false}, .from = {from, {}, false}};
     return copy(call, transfer, stream, synchronous);

@@ -50,7 +50,10 @@ CUresult prefetch(Call& call, CUdeviceptr pointer, size_t bytes, const CUmemLoca
     std::shared_ptr<Stream> stream;
     const CUresult found = call.find(handle, stream);
     if (found != CUDA_SUCCESS) return found;
-    if (stream->capture != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+    if (stream->capture != nullptr) {
+        Captures::invalidate(*stream->capture);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     Machine& machine = call.machine();
     machine.space().managed().advise(pointer, bytes,
                                      [&](Pages& pages) { pages.advice.prefetched_to = place; });
