@@ -15,15 +15,31 @@ Reservations& reservations() {
     return made;
 }
 
-// Memory of a card without any special kind. Handles that may be exported are made too: PyTorch
-// asks for it and seldom does.
+// Memory of a card without any special kind. Handles that may be exported or used by RDMA are kept
+// too: PyTorch and JAX ask for that wherever a card has it, and seldom use it. What is behind them
+// is plain memory, so that an export is refused instead of reaching memory that moves.
 bool can_be_swapped(const CUmemAllocationProp& properties) {
-    return properties.type == CU_MEM_ALLOCATION_TYPE_PINNED &&
-           properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-           (properties.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE ||
+    return (properties.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE ||
             properties.requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) &&
-           properties.allocFlags.compressionType == 0 &&
-           properties.allocFlags.gpuDirectRDMACapable == 0 && properties.allocFlags.usage == 0;
+           properties.allocFlags.compressionType == 0 && properties.allocFlags.usage == 0;
+}
+
+// Says once for each reason that memory of handles stays on the card. None: by the user's wish.
+void tell_why(const Settings& settings, const Card& card, const CUmemAllocationProp& properties) {
+    static std::atomic<bool> told_mode{false};
+    static std::atomic<bool> told_kind{false};
+    if (settings.ipc) return;
+    if (!card.keeps_handles()) {
+        if (!told_mode.exchange(true)) {
+            log("cuMemCreate: memory of handles stays on the card, unless the mode is swap");
+        }
+    } else if (!told_kind.exchange(true)) {
+        log("cuMemCreate: memory of this kind stays on the card: handle types 0x%x, compression "
+            "%d, usage 0x%x",
+            static_cast<unsigned>(properties.requestedHandleTypes),
+            static_cast<int>(properties.allocFlags.compressionType),
+            static_cast<unsigned>(properties.allocFlags.usage));
+    }
 }
 
 }  // namespace
@@ -32,20 +48,20 @@ CUresult create_handle(const Call<CUresult(CUmemGenericAllocationHandle*, size_t
                                            const CUmemAllocationProp*, unsigned long long)>& call,
                        CUmemGenericAllocationHandle* handle, size_t bytes,
                        const CUmemAllocationProp* properties, unsigned long long flags) {
-    static std::atomic<bool> told{false};
     Program& program = Program::get();
     if (program.forked() || handle == nullptr || properties == nullptr || flags != 0 ||
-        bytes == 0 || bytes % kPage != 0 || !can_be_swapped(*properties)) {
+        bytes == 0 || bytes % kPage != 0 || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
         return call(handle, bytes, properties, flags);
     }
     Failure why;
     Card* const card = program.card(properties->location.id, why);
     if (card == nullptr) return call(handle, bytes, properties, flags);
-    if (program.settings().ipc || !card->keeps_handles()) {
+    if (program.settings().ipc || !card->keeps_handles() || !can_be_swapped(*properties)) {
         const CUresult result = call(handle, bytes, properties, flags);
-        if (result == CUDA_SUCCESS) Unswappable::get().note_handle(card->device(), *handle, bytes);
-        if (!program.settings().ipc && !told.exchange(true)) {
-            log("cuMemCreate: memory of handles stays on the card, unless the mode is swap");
+        if (result == CUDA_SUCCESS) {
+            Unswappable::get().note_handle(card->device(), *handle, bytes);
+            tell_why(program.settings(), *card, *properties);
         }
         return result;
     }

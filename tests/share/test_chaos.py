@@ -54,6 +54,26 @@ def test_the_same_comes_out(works: Path, kind: str, tmp_path: Path) -> None:
             assert done.swapped == (0, 0)
 
 
+PAGES = 4 * (2 << 20)
+
+
+@pytest.mark.parametrize("kind", ["shareable", "compressible"])
+def test_pages_of_special_handles(works: Path, kind: str, tmp_path: Path) -> None:
+    """What may be exported moves as other memory does; what has another kind of memory stays."""
+    words = [str(works), kind, "5"]
+    native = run_natively(words, tmp_path, SETTINGS)
+    done = run_shared_alone(words, tmp_path, SETTINGS, {"VRAMKIT_SHARE_CHAOS": "1"})
+    assert (done.status, done.output, done.errors) == (0, native.output, native.errors)
+    said = [line for line in done.log.splitlines() if "memory of this kind stays" in line]
+    if kind == "shareable":
+        assert min(done.swapped) >= 5 * PAGES
+        assert said == []
+    else:
+        assert max(done.swapped) < 5 * PAGES  # the block for sums alone
+        assert len(said) == 1
+        assert "compression 1" in said[0]
+
+
 # One times a copy, which now waits for its memory; one wants the last page back that it freed,
 # and a page is kept for what is small.
 NOT_THE_SAME = ("streams_and_events", "copies_and_fills")

@@ -79,6 +79,7 @@ int main(int count, char** words) {
     if (kind == "first_uses") first_uses();
     if (kind == "streams_end") streams_end(steps);
     if (kind == "misuse") misuse();
+    if (kind == "shareable" || kind == "compressible") handles(kind, steps);
     if (kind == "handed") handed(steps);
     if (kind == "async_contexts") async_contexts();
     if (kind == "counted") counted();

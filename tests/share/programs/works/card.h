@@ -90,11 +90,15 @@ Block allocate(size_t bytes) {
     return block;
 }
 
-Block map(size_t pages) {
-    Block block{0, pages * kPage, true, {}};
+CUmemAllocationProp plain_kind() {
     CUmemAllocationProp kind{};
     kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    return kind;
+}
+
+Block map(size_t pages, const CUmemAllocationProp& kind = plain_kind()) {
+    Block block{0, pages * kPage, true, {}};
     CUmemAccessDesc access{kind.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CALL(cuMemAddressReserve, &block.address, block.bytes, 0, 0, 0);
     for (size_t page = 0; page < pages; ++page) {

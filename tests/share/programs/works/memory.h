@@ -278,13 +278,35 @@ void first_uses() {
     }
 }
 
+// Pages of handles that are made for more than this process, as PyTorch and JAX make them where the
+// card has RDMA ("shareable"), or with memory of another kind ("compressible").
+void handles(const std::string& which, int steps) {
+    CUmemAllocationProp kind = plain_kind();
+    if (which == "shareable") {
+        kind.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        kind.allocFlags.gpuDirectRDMACapable = 1;
+    } else {
+        kind.allocFlags.compressionType = 1;
+    }
+    Block block = map(4, kind);
+    CUmemAllocationProp found{};
+    const auto ask = other<CUresult(CUmemAllocationProp*, CUmemGenericAllocationHandle)>(
+        "cuMemGetAllocationPropertiesFromHandle");
+    check(ask(&found, block.handles[0]), "properties");
+    printf("%d %d\n", int(found.requestedHandleTypes), found.allocFlags.gpuDirectRDMACapable);
+    launch(fill, nullptr, block.address, block.bytes / 4, 1);
+    for (int step = 0; step < steps; ++step) {
+        launch(add, nullptr, block.address, block.address, block.address, block.bytes / 4);
+        printf("%llx\n", sum(block, nullptr));
+    }
+    give_back(block);
+}
+
 // Misuse, and what cannot be had of memory that moves. Natively some of it can.
 void misuse() {
     Block mapped = map(1);
     printf("%d\n", call.cuMemAddressFree(mapped.address, mapped.bytes));
-    CUmemAllocationProp kind{};
-    kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    const CUmemAllocationProp kind = plain_kind();
     CUmemGenericAllocationHandle handle;
     CALL(cuMemCreate, &handle, kPage, &kind, 0);
     CUdeviceptr range;
