@@ -332,13 +332,13 @@ class Server:
     def _remember_clients(self) -> None:
         """For the next daemon, which waits for those who hold memory."""
         found = [[client.pid, client.hello.start_ticks] for client in self.sharing.clients.values()]
-        path = paths.clients_file(self.path)
+        path = paths.clients_file(self.path, self.system)
         with suppress(OSError):
             path.write_text(json.dumps(found), encoding="utf-8")
 
     def _await_former_clients(self) -> None:
         try:
-            text = paths.clients_file(self.path).read_text(encoding="utf-8")
+            text = paths.clients_file(self.path, self.system).read_text(encoding="utf-8")
             rows = msgspec.json.decode(text, type=list[tuple[int, int]])
         except (OSError, msgspec.DecodeError):
             return
