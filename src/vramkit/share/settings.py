@@ -44,6 +44,7 @@ class ShareSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics_port: int = 0
     metrics_host: str = "127.0.0.1"
     admin_group: str = ""
+    max_priority: int = 0
 
     def for_policy(self) -> PolicySettings:
         return PolicySettings(
@@ -115,6 +116,12 @@ def _count(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
+def _priority(text: str) -> int:
+    if not re.fullmatch(r"-?\d{1,4}", text) or not -1000 <= int(text) <= 1000:
+        raise ValueError("-1000 to 1000")
+    return int(text)
+
+
 def _policy(text: str) -> str:
     if text not in ("together", "exclusive"):
         raise ValueError('"together" or "exclusive"')
@@ -161,6 +168,9 @@ SETTINGS = {
     "metrics_port": Setting(_count(0, 65535), "Prometheus metrics; 0: none"),
     "metrics_host": Setting(_address, "the address of the metrics; 0.0.0.0: who can reach this"),
     "admin_group": Setting(_group, "who may configure a system-wide daemon, beside root"),
+    "max_priority": Setting(
+        _priority, "of programs in a system-wide daemon whose user may not configure it"
+    ),
 }
 
 

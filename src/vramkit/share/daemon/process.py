@@ -7,16 +7,19 @@ import fcntl
 import logging
 import logging.handlers
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from vramkit.share import paths
-from vramkit.share.daemon.server import Server
+from vramkit.share.daemon.server import MOST_CONNECTIONS, Server
 
 LOG_BYTES = 1 << 20
 READY, ALREADY = b"r", b"a"
+# The socket, the credit page and the process, and one on its way to another client.
+DESCRIPTORS_EACH = 4
 
 
 class AlreadyRunningError(RuntimeError):
@@ -42,10 +45,20 @@ def _make_folders(path: Path, system: bool) -> None:
     paths.make_folder(paths.private_folder(path, system), system=False)
 
 
+def _allow_descriptors() -> None:
+    """So many that a user with all connections he may have leaves some to others."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_CONNECTIONS * DESCRIPTORS_EACH
+    if 0 <= soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def serve(path: Path, *, system: bool, ready: Callable[[], None], fixed: bool = False) -> None:
     """Runs the daemon in this process. Raises AlreadyRunningError, SettingError or OSError."""
     paths.must_be_short(path)
     _make_folders(path, system)
+    _allow_descriptors()
     os.umask(0o077)
     lock = take_lock(paths.lock_file(path, system))
     try:
