@@ -493,19 +493,24 @@ def test_a_daemon_has_descriptors_for_all_connections(
     assert now >= 3 * server.MOST_CONNECTIONS
 
 
-def test_priority_of_users_is_bounded_by_the_administrator(system: SystemDaemon) -> None:
-    def priorities() -> list[int]:
-        return [each.priority for each in system.status_of(ADMIN).programs]
+def test_weight_and_priority_of_users_are_bounded_by_the_administrator(
+    system: SystemDaemon,
+) -> None:
+    def ranks() -> list[tuple[float, int]]:
+        return [(each.weight, each.priority) for each in system.status_of(ADMIN).programs]
 
-    system.client(FOREIGN, priority=1000)
-    system.client(MINE, priority=-5)
-    system.client(ADMIN, priority=7)
-    assert priorities() == [0, -5, 7]
+    system.client(FOREIGN, weight=1000.0, priority=1000)
+    system.client(MINE, weight=0.5, priority=-5)
+    system.client(ADMIN, weight=3.0, priority=7)
+    assert ranks() == [(1, 0), (0.5, -5), (3, 7)]
     (foreign,) = system.status_of(FOREIGN).programs
-    assert "priority is 0 instead of 1000" in foreign.messages[0]
+    assert foreign.messages == [
+        "its weight is 1 instead of 1000: that is max_weight here",
+        "its priority is 0 instead of 1000: that is max_priority here",
+    ]
     system.become(ADMIN)
-    system.configure(max_priority="10")
-    assert priorities() == [10, -5, 7]
+    system.configure(max_weight="2.5", max_priority="10")
+    assert ranks() == [(2.5, 10), (0.5, -5), (3, 7)]
 
 
 def test_what_others_say_is_no_line_of_the_log_and_no_code_of_a_terminal(

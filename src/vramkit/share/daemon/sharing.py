@@ -113,19 +113,21 @@ class Sharing:
         client = Client(self._next_client, pid, uid, hello, page, send, administers, seen)
         self._next_client += 1
         self.clients[client.number] = client
-        program = Program(client.number, hello.weight_milli / 1000, self._priority(client))
-        self.scheduler.add(program, self._clock())
+        self.scheduler.add(Program(client.number), self._clock())
+        self._rank(client)
         if before is not None:
             self._succeed(before, client)
         send(protocol.Welcome(protocol.VERSION, client.number), (page.writable,))
         page.sent()
         logger.info("client %d: process %d (%s) of user %d", client.number, pid, hello.name, uid)
-        if program.priority < hello.priority:
-            self._note(
-                client.number,
-                f"its priority is {program.priority} instead of {hello.priority}: that is "
-                "max_priority of this daemon",
-            )
+        program = self.scheduler.programs[client.number]
+        for name, asked, most in (
+            ("weight", hello.weight_milli / 1000, program.weight),
+            ("priority", hello.priority, program.priority),
+        ):
+            if most < asked:
+                text = f"its {name} is {most:g} instead of {asked:g}: that is max_{name} here"
+                self._note(client.number, text)
         return client
 
     def _succeed(self, before: Client, client: Client) -> None:
@@ -336,14 +338,17 @@ class Sharing:
         self.settings = settings
         self.scheduler.settings = settings.for_policy()
         for client in self.clients.values():
-            self.scheduler.programs[client.number].priority = self._priority(client)
+            self._rank(client)
         self._set_budgets()
         self._tell_limits()
 
-    def _priority(self, client: Client) -> int:
-        asked = client.hello.priority
-        free = client.administers or not self._system
-        return asked if free else min(asked, self.settings.max_priority)
+    def _rank(self, client: Client) -> None:
+        """How the program stands beside others: what it asked for, as far as it may."""
+        program = self.scheduler.programs[client.number]
+        program.weight, program.priority = client.hello.weight_milli / 1000, client.hello.priority
+        if self._system and not client.administers:
+            program.weight = min(program.weight, self.settings.max_weight)
+            program.priority = min(program.priority, self.settings.max_priority)
 
     def measure_others(self) -> None:
         """Asks what programs that are not ours use of each card."""
