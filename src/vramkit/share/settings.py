@@ -165,7 +165,9 @@ SETTINGS = {
     "patience": Setting(_seconds(0.1, 3600), "how long a program may take to stop"),
     "window": Setting(_count(1, 100_000), "launches in flight; of programs started from now on"),
     "limit": Setting(_bytes, "the most memory of a card for a program without --memory"),
-    "host_limit": Setting(_bytes, "pinned host memory of a program; of those started from now on"),
+    "host_limit": Setting(
+        _bytes, "pinned host memory of a program for each card; of those started from now on"
+    ),
     "budget": Setting(_bytes, "memory of a card for programs; without one: total less reserve"),
     "reserve": Setting(_reserve, "what is kept of a card for contexts and modules"),
     "oversubscription": Setting(
