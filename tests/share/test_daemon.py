@@ -513,6 +513,13 @@ def test_weight_and_priority_of_users_are_bounded_by_the_administrator(
     assert ranks() == [(2.5, 10), (0.5, -5), (3, 7)]
 
 
+def test_root_of_a_container_is_no_administrator_of_a_fixed_daemon(system: SystemDaemon) -> None:
+    system.server.fixed = True
+    system.client(ADMIN, weight=3.0, priority=7)
+    (found,) = system.status_of(ADMIN).programs
+    assert (found.weight, found.priority) == (1, 0)
+
+
 def test_what_others_say_is_no_line_of_the_log_and_no_code_of_a_terminal(
     system: SystemDaemon, caplog: pytest.LogCaptureFixture
 ) -> None:
