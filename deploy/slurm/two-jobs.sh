@@ -4,5 +4,5 @@
 #SBATCH --gres=vram:56G
 # What does not fit the card is pinned on the host.
 #SBATCH --mem=64G
-export VRAMKIT_WEIGHT=1    # 2: twice the turns of the other one
+export VRAMKIT_WEIGHT=1    # 2: twice the turns of the other one, if max_weight of the daemon allows it
 srun python train.py

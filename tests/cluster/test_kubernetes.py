@@ -20,7 +20,9 @@ from vramkit.cli.app import main
 from vramkit.cluster import cards as cluster_cards
 from vramkit.cluster.cards import Card, Probe
 from vramkit.driver.opening import sim_folder
-from vramkit.share.connect import Controls, NoDaemonError
+from vramkit.share import paths
+from vramkit.share.connect import Controls, NoDaemonError, connect
+from vramkit.share.protocol import VERSION, Hello, encode
 
 from .nodes import MIB, until
 
@@ -89,6 +91,34 @@ def test_container_gets_the_gate_the_limit_and_the_socket(node: Node) -> None:
     assert all("ro" in each["options"] for each in edits["mounts"])
     # A pod's manifest may say these itself.
     assert not {"VRAMKIT_SHARE_WEIGHT", "VRAMKIT_SHARE_PRIORITY"} & set(told)
+
+
+def test_container_has_nothing_of_the_daemon_but_its_socket(node: Node) -> None:
+    """Root of any container could hold the lock, and read the list of programs."""
+    serve = (
+        "import sys; from pathlib import Path\n"
+        "from vramkit.share.daemon.process import serve_in_foreground\n"
+        "serve_in_foreground(Path(sys.argv[1]), system=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", serve, str(node.socket)]) as daemon:
+        try:
+            until(node.socket.is_socket)
+            with connect(node.socket) as client:
+                client.sendall(encode(Hello(VERSION, 1, 1, 1000, 0, 0, 0, "program")))
+                assert client.recv(1)
+                node.start()
+                answer = node.kubelet.admit("pod", 4)
+                edits = node.specs()[answer.cdi_devices[0].name]
+                mounted = {Path(each["hostPath"]) for each in edits["mounts"]}
+                assert node.socket.parent in mounted
+                assert [each.name for each in node.socket.parent.iterdir()] == ["daemon.sock"]
+                for file in (paths.lock_file, paths.clients_file):
+                    found = file(node.socket, system=True)
+                    assert found.stat().st_mode & 0o077 == 0
+                    assert not any(found.is_relative_to(each) for each in mounted)
+        finally:
+            node.stop()
+            daemon.terminate()
 
 
 def test_users_of_containers_can_read_and_not_write(node: Node) -> None:

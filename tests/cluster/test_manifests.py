@@ -78,6 +78,7 @@ def test_agent_has_the_least_privileges(pod: dict[str, Any]) -> None:
 def test_folders_are_those_of_the_code(pod: dict[str, Any], containers: dict[str, Any]) -> None:
     places = Places(socket=paths.system_socket())
     socket = str(places.socket.parent)
+    private = str(paths.private_folder(places.socket, system=True))
     plugin = mounts(containers["plugin"], pod)
     expected = {
         socket: True,
@@ -91,6 +92,7 @@ def test_folders_are_those_of_the_code(pod: dict[str, Any], containers: dict[str
     daemon = mounts(containers["daemon"], pod)
     assert daemon == {
         socket: (socket, False),
+        private: (private, False),
         str(paths.settings_file(system=True).parent): (None, True),
     }
     for container in containers.values():

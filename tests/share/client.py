@@ -47,6 +47,7 @@ class FakeClient:
     priority: int = 0
     limit: int = 0
     total: int = 24 * GIB
+    uuid: bytes = CARD
     name: str = "fake"
     ticks: int = field(default_factory=ticks)
     yields: bool = True
@@ -86,7 +87,7 @@ class FakeClient:
                 self.name,
             )
         )  # fmt: skip
-        self.say(protocol.Device(CARD, self.total, self.resident + self.unused))
+        self.say(protocol.Device(self.uuid, self.total, self.resident + self.unused))
         until(lambda: (self.card >= 0 and self.counters is not None) or self.refused, [self])
         if self.refused:
             return

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from vramkit import share
 from vramkit.cli import main
 from vramkit.share import paths
 from vramkit.share.connect import Controls, NoDaemonError, ensure_daemon
 from vramkit.share.run import RunOptions, variables
-from vramkit.share.settings import ShareSettings
+from vramkit.share.settings import ShareSettings, changed
 
 from .client import GIB, SECONDS, FakeClient, until
 from .conftest import Running
@@ -279,7 +280,7 @@ def test_signals_end_the_daemon_orderly(own_daemon: Path, number: signal.Signals
         pid = controls.status().daemon.pid
     os.kill(pid, number)
     until(lambda: not own_daemon.exists(), [])
-    until(lambda: "ended" in paths.log_file(own_daemon).read_text(), [])
+    until(lambda: "ended" in paths.log_file(own_daemon, False).read_text(), [])
 
 
 def test_a_socket_of_a_daemon_that_was_killed_is_replaced(own_daemon: Path) -> None:
@@ -301,7 +302,7 @@ def test_system_daemon_that_another_process_is_starting_is_awaited(
     from vramkit.share.daemon import process
 
     monkeypatch.setattr(paths, "SYSTEM_FOLDER", own_daemon.parent)
-    lock = process.take_lock(paths.lock_file(own_daemon))
+    lock = process.take_lock(paths.lock_file(own_daemon, False))
 
     def serve() -> None:
         os.close(lock)
@@ -330,3 +331,13 @@ def test_where_the_socket_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert paths.chosen_socket() == Path(f"/tmp/vramkit-{os.getuid()}/daemon.sock")
     monkeypatch.setenv("VRAMKIT_SOCKET", "/x/y.sock")
     assert paths.chosen_socket() == Path("/x/y.sock")
+
+
+def test_the_unit_makes_the_folders_and_may_listen_wherever_metrics_may_be() -> None:
+    unit = (Path(share.__path__[0]) / "vramkit.service").read_text()
+    lines = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line)
+    socket = paths.system_socket()
+    folders = [socket.parent, paths.private_folder(socket, system=True)]
+    assert [Path("/run") / each for each in lines["RuntimeDirectory"].split()] == folders
+    changed(ShareSettings(), "metrics_host", "::1")
+    assert {"AF_UNIX", "AF_INET", "AF_INET6"} == set(lines["RestrictAddressFamilies"].split())

@@ -125,7 +125,7 @@ def test_start_awaits_a_daemon_that_holds_the_lock_and_does_not_answer_yet(
     path: Path, starts: list[object]
 ) -> None:
     """As while it asks the cards, or while it ends."""
-    lock = take_lock(paths.lock_file(path))
+    lock = take_lock(paths.lock_file(path, False))
     thread = threading.Thread(target=ensure_daemon, args=(path,))
     thread.start()
     until(lambda: len(starts) >= 2, [])
@@ -137,7 +137,7 @@ def test_start_awaits_a_daemon_that_holds_the_lock_and_does_not_answer_yet(
 
 def test_lock_that_nobody_gives_up_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "SECONDS", 0.0)
-    lock = take_lock(paths.lock_file(path))
+    lock = take_lock(paths.lock_file(path, False))
     with pytest.raises(DaemonError, match="another process holds its lock"):
         ensure_daemon(path)
     os.close(lock)

@@ -129,3 +129,14 @@ def test_what_may_have_to_move_is_the_shortfall_of_what_all_can_have() -> None:
     assert eviction.expected(ledger) == {0: 25, 1: 25, 2: 20}
     accounts[1].usage = accounts[2].usage = Usage()
     assert eviction.expected(ledger) == {}
+
+
+def test_who_uses_two_cards_prepares_for_each_what_leaves_one_of_them() -> None:
+    ledger, accounts, _ = make()
+    ledger.add_card(1, bytes([1] * 16), 100, 100)
+    accounts += [ledger.open(number, 1, 100) for number in range(2)]
+    for account in accounts[:2]:
+        account.usage = Usage(resident=60)
+    for account in accounts[3:]:
+        account.usage = Usage(resident=65)
+    assert eviction.expected(ledger) == {0: 30, 1: 30}

@@ -79,7 +79,7 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, dict):
         each = (f"{card}: {bytes_text(size)}" for card, size in value.items())
         return ", ".join(each) or "total less the reserve"
-    if name == "oversubscription":
+    if name in ("oversubscription", "max_weight"):
         return f"{value:g}"
     if name in ("patience", "idle_exit"):
         return f"{value:g} s"

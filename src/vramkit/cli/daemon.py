@@ -60,7 +60,7 @@ def daemon(
     if action == "status":
         return _status(socket, json=json)
     if action == "logs":
-        return _logs(paths.log_file(socket), lines)
+        return _logs(paths.log_file(socket, socket == paths.system_socket()), lines)
     from vramkit.cli.sharing import controls
 
     with controls() as connection:

@@ -113,9 +113,14 @@ class Account:
         return max(0, self.held - self.floor)
 
     @property
+    def fixed(self) -> int:
+        """Of what it holds, what can never be moved: others have nothing of that."""
+        return min(self.held, self.usage.unswappable)
+
+    @property
     def floor(self) -> int:
         """What stays on the card while the program is stopped."""
-        return self.held if self.empty or self.stalled else min(self.held, self.usage.unswappable)
+        return self.held if self.empty or self.stalled else self.fixed
 
     @property
     def leaving(self) -> int:
@@ -136,6 +141,8 @@ class CardAccounts:
     uuid: bytes
     total: int
     budget: int
+    owner: int | None = None
+    """The user who alone has it; None: all that use a card with this UUID."""
     accounts: dict[int, Account] = field(default_factory=dict)
 
     @property
@@ -167,8 +174,10 @@ class Ledger:
         self.cards: dict[int, CardAccounts] = {}
         self._next_range = 1
 
-    def add_card(self, number: int, uuid: bytes, total: int, budget: int) -> CardAccounts:
-        card = self.cards[number] = CardAccounts(number, uuid, total, budget)
+    def add_card(
+        self, number: int, uuid: bytes, total: int, budget: int, owner: int | None = None
+    ) -> CardAccounts:
+        card = self.cards[number] = CardAccounts(number, uuid, total, budget, owner)
         return card
 
     def open(self, client: int, card: int, limit: int, held: int = 0) -> Account:

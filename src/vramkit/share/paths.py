@@ -81,14 +81,21 @@ def settings_file(system: bool) -> Path:
     return base / "vramkit" / "share.json"
 
 
-def log_file(socket: Path) -> Path:
-    return socket.with_name("daemon.log")
+def private_folder(socket: Path, system: bool) -> Path:
+    """What is the daemon's alone. Containers have the folder of a system-wide daemon's socket, and
+    root of any of them could read what lies in it, or hold the lock."""
+    folder = socket.parent
+    return folder.with_name(f"{folder.name}-daemon") if system else folder
 
 
-def lock_file(socket: Path) -> Path:
-    return socket.with_name("daemon.lock")
+def log_file(socket: Path, system: bool) -> Path:
+    return private_folder(socket, system) / "daemon.log"
 
 
-def clients_file(socket: Path) -> Path:
+def lock_file(socket: Path, system: bool) -> Path:
+    return private_folder(socket, system) / "daemon.lock"
+
+
+def clients_file(socket: Path, system: bool) -> Path:
     """The processes that hold memory: a daemon that is started again waits for them."""
-    return socket.with_name("clients.json")
+    return private_folder(socket, system) / "clients.json"

@@ -44,6 +44,8 @@ class ShareSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics_port: int = 0
     metrics_host: str = "127.0.0.1"
     admin_group: str = ""
+    max_weight: float = 1.0
+    max_priority: int = 0
 
     def for_policy(self) -> PolicySettings:
         return PolicySettings(
@@ -115,6 +117,20 @@ def _count(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
+def _weight(text: str) -> float:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*", text)
+    value = float(match[1]) if match else 0.0
+    if not 0.001 <= value <= 1000:
+        raise ValueError('0.001 to 1000, such as "2"')
+    return value
+
+
+def _priority(text: str) -> int:
+    if not re.fullmatch(r"-?\d{1,4}", text) or not -1000 <= int(text) <= 1000:
+        raise ValueError("-1000 to 1000")
+    return int(text)
+
+
 def _policy(text: str) -> str:
     if text not in ("together", "exclusive"):
         raise ValueError('"together" or "exclusive"')
@@ -149,7 +165,9 @@ SETTINGS = {
     "patience": Setting(_seconds(0.1, 3600), "how long a program may take to stop"),
     "window": Setting(_count(1, 100_000), "launches in flight; of programs started from now on"),
     "limit": Setting(_bytes, "the most memory of a card for a program without --memory"),
-    "host_limit": Setting(_bytes, "pinned host memory of a program; of those started from now on"),
+    "host_limit": Setting(
+        _bytes, "pinned host memory of a program for each card; of those started from now on"
+    ),
     "budget": Setting(_bytes, "memory of a card for programs; without one: total less reserve"),
     "reserve": Setting(_reserve, "what is kept of a card for contexts and modules"),
     "oversubscription": Setting(
@@ -161,6 +179,12 @@ SETTINGS = {
     "metrics_port": Setting(_count(0, 65535), "Prometheus metrics; 0: none"),
     "metrics_host": Setting(_address, "the address of the metrics; 0.0.0.0: who can reach this"),
     "admin_group": Setting(_group, "who may configure a system-wide daemon, beside root"),
+    "max_weight": Setting(
+        _weight, "of programs in a system-wide daemon whose user may not configure it"
+    ),
+    "max_priority": Setting(
+        _priority, "of programs in a system-wide daemon whose user may not configure it"
+    ),
 }
 
 

@@ -52,6 +52,8 @@ class CardStatus(msgspec.Struct, frozen=True):
     free: int
     others: int | None
     """What programs that are not ours use, by NVML; None: unknown."""
+    owner: int | None = None
+    """The user who alone has it: of a simulated card, where the daemon serves all users."""
 
 
 class DaemonStatus(msgspec.Struct, frozen=True):

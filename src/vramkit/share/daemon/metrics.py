@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from vramkit.share.status import Status
+from vramkit.share.status import CardStatus, Status
 
 CARD_GAUGES = {
     "total": "Memory of the card",
@@ -35,7 +35,7 @@ def metrics_text(status: Status, node: str, origins: Mapping[int, dict[str, str]
         for program in status.programs
     }
     for name, note in CARD_GAUGES.items():
-        samples = [(here | {"card": card.uuid}, getattr(card, name)) for card in status.cards]
+        samples = [(here | _card(card), getattr(card, name)) for card in status.cards]
         lines += _metric(f"vramkit_card_{name}_bytes", "gauge", note, samples)
     uuids = {card.card: card.uuid for card in status.cards}
     for kind, table in (("gauge", PROGRAM_GAUGES), ("counter", PROGRAM_COUNTERS)):
@@ -59,6 +59,12 @@ def metrics_text(status: Status, node: str, origins: Mapping[int, dict[str, str]
     uptime: list[tuple[dict[str, str], float]] = [(here, status.daemon.uptime_seconds)]
     lines += _metric("vramkit_uptime_seconds", "gauge", "Age of the daemon", uptime)
     return "\n".join(lines) + "\n"
+
+
+def _card(card: CardStatus) -> dict[str, str]:
+    # Two users may have simulated cards of one name; a series must not be there twice.
+    owner = {} if card.owner is None else {"uid": str(card.owner)}
+    return {"card": card.uuid} | owner
 
 
 def _program(program: object) -> dict[str, str]:

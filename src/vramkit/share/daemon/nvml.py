@@ -27,6 +27,35 @@ class Nvml:
     def there(self) -> bool:
         return self._module is not None
 
+    def count(self) -> int:
+        """Cards of this machine."""
+        if self._module is None:
+            return 0
+        try:
+            return int(self._module.nvmlDeviceGetCount())
+        except Exception as error:
+            logger.debug("NVML does not count the cards: %s", error)
+            return 0
+
+    def total(self, uuid: bytes) -> int | None:
+        """Memory of a card; None: there is no such card."""
+        if self._module is None:
+            return None
+        try:
+            handle = self._module.nvmlDeviceGetHandleByUUID(uuid_text(uuid))
+        except Exception as error:
+            logger.debug("NVML does not know %s: %s", uuid_text(uuid), error)
+            return None
+        # Newer drivers say what they keep for themselves, which programs cannot have.
+        for version in (self._module.nvmlMemory_v2, None):
+            try:
+                found = self._module.nvmlDeviceGetMemoryInfo(handle, version)
+            except Exception as error:
+                logger.debug("NVML does not know the memory of %s: %s", uuid_text(uuid), error)
+                continue
+            return int(found.total - getattr(found, "reserved", 0))
+        return None
+
     def used_by_others(self, uuid: bytes, ours: Collection[int]) -> int | None:
         """Bytes of processes that are not in `ours`; processes of other containers are unknown."""
         if self._module is None:

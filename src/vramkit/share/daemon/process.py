@@ -7,16 +7,19 @@ import fcntl
 import logging
 import logging.handlers
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from vramkit.share import paths
-from vramkit.share.daemon.server import Server
+from vramkit.share.daemon.server import MOST_CONNECTIONS, Server
 
 LOG_BYTES = 1 << 20
 READY, ALREADY = b"r", b"a"
+# The socket, the credit page and the process, and one on its way to another client.
+DESCRIPTORS_EACH = 4
 
 
 class AlreadyRunningError(RuntimeError):
@@ -37,12 +40,27 @@ def take_lock(path: Path) -> int:
     return handle
 
 
+def _make_folders(path: Path, system: bool) -> None:
+    paths.make_folder(path.parent, system)
+    paths.make_folder(paths.private_folder(path, system), system=False)
+
+
+def _allow_descriptors() -> None:
+    """So many that a user with all connections he may have leaves some to others."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_CONNECTIONS * DESCRIPTORS_EACH
+    if 0 <= soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def serve(path: Path, *, system: bool, ready: Callable[[], None], fixed: bool = False) -> None:
     """Runs the daemon in this process. Raises AlreadyRunningError, SettingError or OSError."""
     paths.must_be_short(path)
-    paths.make_folder(path.parent, system)
+    _make_folders(path, system)
+    _allow_descriptors()
     os.umask(0o077)
-    lock = take_lock(paths.lock_file(path))
+    lock = take_lock(paths.lock_file(path, system))
     try:
         asyncio.run(_serve(path, system, fixed, ready))
     finally:
@@ -71,7 +89,7 @@ def serve_in_background(path: Path, *, system: bool) -> None:
     Raises RuntimeError with its reason if it could not start. To be called in a process without
     threads: it forks.
     """
-    paths.make_folder(path.parent, system)
+    _make_folders(path, system)
     reading, writing = os.pipe2(os.O_CLOEXEC)
     if os.fork() == 0:
         os.close(reading)
@@ -80,8 +98,9 @@ def serve_in_background(path: Path, *, system: bool) -> None:
     with open(reading, "rb") as pipe:
         said = pipe.read()
     if said not in (READY, ALREADY):
+        log = paths.log_file(path, system)
         reason = said.decode(errors="replace") or "it ended at once"
-        raise RuntimeError(f"the daemon did not start: {reason}; see {paths.log_file(path)}")
+        raise RuntimeError(f"the daemon did not start: {reason}; see {log}")
 
 
 def _be_daemon(path: Path, system: bool, writing: int) -> None:
@@ -93,7 +112,7 @@ def _be_daemon(path: Path, system: bool, writing: int) -> None:
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(nothing, number)
-        _log_to(_file_handler(paths.log_file(path)))
+        _log_to(_file_handler(paths.log_file(path, system)))
 
         def ready() -> None:
             os.write(writing, READY)

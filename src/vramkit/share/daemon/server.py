@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from vramkit.share import paths, protocol
+from vramkit.share.daemon import plausible
 from vramkit.share.daemon.connection import Connection, Peer, peer_of
 from vramkit.share.daemon.metrics import metrics_text
 from vramkit.share.daemon.metrics_server import MetricsServer
@@ -39,7 +40,7 @@ from vramkit.share.status import DaemonStatus, Status
 
 logger = logging.getLogger(__name__)
 
-MOST_CONNECTIONS = 512
+MOST_CONNECTIONS = 1024
 # A connection that has not said what it is after so long is ended.
 GREETING_SECONDS = 10.0
 LOOK_SECONDS = 1.0
@@ -68,6 +69,7 @@ class Server:
         fixed: bool = False,
         settings_file: Path | None = None,
         peer: Callable[[socket.socket], Peer] = peer_of,
+        nvml: Nvml | None = None,
     ) -> None:
         """`fixed`: nobody may configure or stop it over the socket, which root of any container
         could. `peer`: how the other end of a connection is known. Raises SettingError.
@@ -75,9 +77,9 @@ class Server:
         self.path, self.system, self.fixed = path, system, fixed
         self._settings_file = settings_file or paths.settings_file(system)
         self._peer = peer
-        self._nvml = Nvml()
+        self._nvml = nvml or Nvml()
         self.sharing = Sharing(
-            read_settings(self._settings_file), time.monotonic, self._used_by_others
+            read_settings(self._settings_file), time.monotonic, self._nvml, system=system
         )
         self.sharing.refuse = self._refuse_client
         self._talks: dict[Connection, Talk] = {}
@@ -183,12 +185,10 @@ class Server:
             logger.warning("a connection without credentials: %s", error)
             sock.close()
             return
-        if not self._may_connect(peer) or len(self._talks) >= MOST_CONNECTIONS:
+        text = self._why_refused(peer)
+        if text:
             self._refused += 1
-            logger.warning("refused process %d of user %d", peer.pid, peer.uid)
-            text = "there are too many connections"
-            if not self._may_connect(peer):
-                text = f"this daemon serves user {os.getuid()} only"
+            logger.warning("refused process %d of user %d: %s", peer.pid, peer.uid, text)
             with suppress(OSError):
                 sock.setblocking(False)
                 sock.send(protocol.encode(protocol.Refuse(text)))
@@ -197,8 +197,17 @@ class Server:
         self._talks[Connection(sock, peer, self._received, self._connection_ended)] = Talk()
         self._last_there = time.monotonic()
 
-    def _may_connect(self, peer: Peer) -> bool:
-        return self.system or peer.uid == os.getuid() or peer.uid == 0
+    def _why_refused(self, peer: Peer) -> str:
+        """Empty: it may connect."""
+        if not (self.system or peer.uid in (0, os.getuid())):
+            return f"this daemon serves user {os.getuid()} only"
+        # A process that was lost takes as much of the daemon as one that is connected.
+        lost = [each.uid for each in self.sharing.clients.values() if each.send is None]
+        users = [connection.peer.uid for connection in self._talks] + lost
+        own = users.count(peer.uid)
+        if plausible.has_place(own, len(users), MOST_CONNECTIONS):
+            return ""
+        return f"there are too many connections: {own} of user {peer.uid}, {len(users)} of all"
 
     def _may_configure(self, peer: Peer) -> bool:
         if peer.uid in (0, os.getuid()):
@@ -256,8 +265,15 @@ class Server:
 
         # A process of another PID namespace has the number 0 here.
         pid = peer.pid or hello.pid
-        before = self.sharing.find(pid, hello.start_ticks)
-        talk.client = self.sharing.welcome(pid, peer.uid, hello, send)
+        before = self.sharing.find(peer.uid, pid, hello.start_ticks)
+        talk.client = self.sharing.welcome(
+            pid,
+            peer.uid,
+            hello,
+            send,
+            administers=self._may_configure(peer) and not self.fixed,
+            seen=peer.pid != 0,
+        )
         if before is not None:
             self._forget_process(before)
         self._origins = {
@@ -265,7 +281,7 @@ class Server:
             for number, labels in self._origins.items()
             if number in self.sharing.clients
         }
-        self._origins[talk.client.number] = origin_of(pid)
+        self._origins[talk.client.number] = origin_of(pid) if talk.client.seen else {}
         if self.sharing.scheduler.held_back:
             self._returning.came_back((peer.pid, hello.start_ticks), time.monotonic())
         if peer.pid:
@@ -332,13 +348,13 @@ class Server:
     def _remember_clients(self) -> None:
         """For the next daemon, which waits for those who hold memory."""
         found = [[client.pid, client.hello.start_ticks] for client in self.sharing.clients.values()]
-        path = paths.clients_file(self.path)
+        path = paths.clients_file(self.path, self.system)
         with suppress(OSError):
             path.write_text(json.dumps(found), encoding="utf-8")
 
     def _await_former_clients(self) -> None:
         try:
-            text = paths.clients_file(self.path).read_text(encoding="utf-8")
+            text = paths.clients_file(self.path, self.system).read_text(encoding="utf-8")
             rows = msgspec.json.decode(text, type=list[tuple[int, int]])
         except (OSError, msgspec.DecodeError):
             return
@@ -407,9 +423,6 @@ class Server:
             self._listen()
         except OSError as error:
             logger.error("%s cannot be made: %s", self.path, error)
-
-    def _used_by_others(self, uuid: bytes) -> int | None:
-        return self._nvml.used_by_others(uuid, {each.pid for each in self.sharing.clients.values()})
 
     # Control
 
@@ -480,7 +493,7 @@ class Server:
 
     def status(self, peer: Peer) -> Status:
         """A user sees only his own programs; who may configure sees all."""
-        everybody = self._may_configure(peer)
+        uid = None if self._may_configure(peer) else peer.uid
         scheduler = self.sharing.scheduler
         return Status(
             daemon=DaemonStatus(
@@ -493,8 +506,8 @@ class Server:
                 switch_seconds=scheduler.quantum.switch_seconds,
                 refused=self._refused,
             ),
-            cards=self.sharing.card_statuses(),
-            programs=self.sharing.program_statuses(None if everybody else peer.uid),
+            cards=self.sharing.card_statuses(uid),
+            programs=self.sharing.program_statuses(uid),
         )
 
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vramkit.share import protocol
+from vramkit.share.daemon import plausible
 from vramkit.share.daemon.credit_page import CreditPage
-from vramkit.share.ledger import Account, CreditError, Ledger, Usage
+from vramkit.share.daemon.nvml import Nvml, uuid_text
+from vramkit.share.daemon.plausible import ImplausibleError
+from vramkit.share.ledger import Account, CardAccounts, CreditError, Ledger
 from vramkit.share.policy import OutOfOrderError, Phase, Program, Scheduler
 from vramkit.share.protocol import MODES, Message
 from vramkit.share.settings import ShareSettings, card_budget
@@ -40,6 +43,9 @@ class Client:
     page: CreditPage
     send: Send | None
     """None: lost."""
+    administers: bool = False
+    seen: bool = True
+    """`pid` is the kernel's word, and not its own."""
     facts: dict[int, protocol.Usage] = field(default_factory=dict)
     """By card."""
     told_limits: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -58,14 +64,18 @@ class Sharing:
         self,
         settings: ShareSettings,
         clock: Callable[[], float],
-        used_by_others: Callable[[bytes], int | None] = lambda uuid: None,
+        nvml: Nvml,
+        *,
+        system: bool = False,
     ) -> None:
+        """`system`: the clients' users need not trust each other."""
         self.ledger = Ledger()
         self.clients: dict[int, Client] = {}
         self.settings = settings
         self.scheduler = Scheduler(settings.for_policy(), self.ledger, self._note)
         self._clock = clock
-        self._used_by_others = used_by_others
+        self._nvml = nvml
+        self._system = system
         self.others: dict[int, int | None] = {}
         self._next_client = 1
         self.refuse: Callable[[int, str], None] = lambda client, text: None
@@ -73,33 +83,51 @@ class Sharing:
 
     # Clients come and go
 
-    def welcome(self, pid: int, uid: int, hello: protocol.Hello, send: Send) -> Client:
+    def welcome(
+        self,
+        pid: int,
+        uid: int,
+        hello: protocol.Hello,
+        send: Send,
+        *,
+        administers: bool = False,
+        seen: bool = True,
+    ) -> Client:
         """A client; the one that its process was before, if any, is over. Raises RefusedError.
 
-        `pid`: the process as this daemon sees it, if it does.
+        `pid`: the process as this daemon sees it, or where it does not (`seen`), its own word.
         """
         if hello.protocol != protocol.VERSION:
             raise RefusedError(
                 f"this daemon speaks version {protocol.VERSION} of the protocol, and the program "
                 f"version {hello.protocol}; install the same vramkit for both"
             )
-        before = self.find(pid, hello.start_ticks)
+        hello = replace(hello, name=plausible.text(hello.name))
+        before = self.find(uid, pid, hello.start_ticks)
         if before is not None and before.send is not None:
             raise RefusedError(f"process {pid} is connected already")
         try:
             page = CreditPage.make()
         except OSError as error:
             raise RefusedError(f"no credit page can be made: {error}") from error
-        client = Client(self._next_client, pid, uid, hello, page, send)
+        client = Client(self._next_client, pid, uid, hello, page, send, administers, seen)
         self._next_client += 1
         self.clients[client.number] = client
-        program = Program(client.number, hello.weight_milli / 1000, hello.priority)
-        self.scheduler.add(program, self._clock())
+        self.scheduler.add(Program(client.number), self._clock())
+        self._rank(client)
         if before is not None:
             self._succeed(before, client)
         send(protocol.Welcome(protocol.VERSION, client.number), (page.writable,))
         page.sent()
         logger.info("client %d: process %d (%s) of user %d", client.number, pid, hello.name, uid)
+        program = self.scheduler.programs[client.number]
+        for name, asked, most in (
+            ("weight", hello.weight_milli / 1000, program.weight),
+            ("priority", hello.priority, program.priority),
+        ):
+            if most < asked:
+                text = f"its {name} is {most:g} instead of {asked:g}: that is max_{name} here"
+                self._note(client.number, text)
         return client
 
     def _succeed(self, before: Client, client: Client) -> None:
@@ -117,9 +145,10 @@ class Sharing:
             self.ledger.cards[card].accounts.pop(client.number, None)
         client.to_confirm.clear()
 
-    def find(self, pid: int, start_ticks: int) -> Client | None:
+    def find(self, uid: int, pid: int, start_ticks: int) -> Client | None:
+        """Of this user: what others say of their processes is not asked."""
         for client in self.clients.values():
-            if (client.pid, client.hello.start_ticks) == (pid, start_ticks):
+            if (client.uid, client.pid, client.hello.start_ticks) == (uid, pid, start_ticks):
                 return client
         return None
 
@@ -149,6 +178,7 @@ class Sharing:
         """Raises RefusedError for a message that is not allowed now."""
         number, now = client.number, self._clock()
         try:
+            plausible.check_turn(message)
             self._read_counters()
             if not isinstance(message, protocol.Device):
                 self.confirm(client)
@@ -170,7 +200,7 @@ class Sharing:
                 case protocol.Running():
                     self.scheduler.running(number, message.turn, now)
                 case protocol.Failed():
-                    self._note(number, message.text)
+                    self._note(number, plausible.text(message.text))
                 case protocol.Leaving():
                     client.leaving = True
                     self.scheduler.leave(number, now)
@@ -179,25 +209,70 @@ class Sharing:
                     self.remove(client)
                 case _:
                     raise RefusedError(f"{type(message).__name__.lower()} is not allowed here")
-        except (OutOfOrderError, CreditError) as error:
+        except (OutOfOrderError, CreditError, ImplausibleError) as error:
             raise RefusedError(str(error)) from error
 
     def _device(self, client: Client, message: protocol.Device) -> None:
-        card = next((c for c in self.ledger.cards.values() if c.uuid == message.uuid), None)
-        if card is None:
-            if len(self.ledger.cards) == protocol.CARDS:
-                raise RefusedError(f"there are more than {protocol.CARDS} cards")
-            number = len(self.ledger.cards)
-            card = self.ledger.add_card(number, message.uuid, message.total_bytes, 0)
-            self.measure_others()
+        card = self._card(client, message)
+        # Processes of one user may each have a simulated card of their own, of one name.
+        beside = [each for each in card.accounts.values() if each.client != client.number]
+        others = sum(each.held for each in beside) if self._system else 0
+        plausible.check_held(message.held, card, others)
         if card.number in client.to_confirm:
             client.to_confirm.discard(card.number)
             del card.accounts[client.number]
         self.ledger.open(client.number, card.number, card.budget, message.held)
         self._tell_limits()
 
+    def _card(self, client: Client, message: protocol.Device) -> CardAccounts:
+        """The card that a client names: in a system-wide daemon one that NVML knows is everybody's,
+        with as much memory as NVML says. Another one, a simulated card, is its user's own: whatever
+        he says of it."""
+        known = self._nvml.total(message.uuid) if self._system else None
+        owner = client.uid if self._system and known is None else None
+        before = next(
+            (
+                card
+                for card in self.ledger.cards.values()
+                if card.uuid == message.uuid and card.owner == owner
+            ),
+            None,
+        )
+        if before is not None and before.accounts:
+            return before
+        number = self._place_of_card(owner) if before is None else before.number
+        total = known or min(message.total_bytes, plausible.MOST_CARD_BYTES)
+        card = self.ledger.add_card(number, message.uuid, total, 0, owner)
+        self.measure_others()
+        if owner is not None:
+            logger.warning(
+                "card %s is not known to NVML: programs of user %d have it for themselves",
+                uuid_text(message.uuid),
+                owner,
+            )
+        return card
+
+    def _place_of_card(self, owner: int | None) -> int:
+        """A number that no card has, or one that nobody uses any more."""
+        cards = self.ledger.cards
+        in_use = [card for card in cards.values() if card.accounts]
+        if owner is not None:
+            owned = [card for card in in_use if card.owner is not None]
+            own = sum(card.owner == owner for card in owned)
+            places = protocol.CARDS - self._nvml.count()
+            if not plausible.has_place(own, len(owned), places):
+                raise RefusedError(
+                    f"user {owner} has {own} simulated cards here, and there is no place for more"
+                )
+        free = [number for number in range(protocol.CARDS) if number not in cards]
+        free += [card.number for card in cards.values() if not card.accounts]
+        if not free:
+            raise RefusedError(f"there are more than {protocol.CARDS} cards")
+        return free[0]
+
     def _usage(self, client: Client, message: protocol.Usage) -> None:
-        usage = Usage(message.resident, message.swapped, message.unbacked, message.unswappable)
+        account = self.scheduler.account(client.number, message.card)
+        usage = plausible.usage(message, self.ledger.cards[account.card])
         self.scheduler.usage(client.number, message.card, usage, self._clock())
         before = client.facts.get(message.card)
         if before is not None and message.launches > before.launches:
@@ -262,36 +337,51 @@ class Sharing:
     def apply(self, settings: ShareSettings) -> None:
         self.settings = settings
         self.scheduler.settings = settings.for_policy()
+        for client in self.clients.values():
+            self._rank(client)
         self._set_budgets()
         self._tell_limits()
 
+    def _rank(self, client: Client) -> None:
+        """How the program stands beside others: what it asked for, as far as it may."""
+        program = self.scheduler.programs[client.number]
+        program.weight, program.priority = client.hello.weight_milli / 1000, client.hello.priority
+        if self._system and not client.administers:
+            program.weight = min(program.weight, self.settings.max_weight)
+            program.priority = min(program.priority, self.settings.max_priority)
+
     def measure_others(self) -> None:
         """Asks what programs that are not ours use of each card."""
+        ours = {client.pid for client in self.clients.values() if client.seen}
         for card in self.ledger.cards.values():
-            self.others[card.number] = self._used_by_others(card.uuid)
+            self.others[card.number] = self._nvml.used_by_others(card.uuid, ours)
         self._set_budgets()
 
     def _set_budgets(self) -> None:
-        from vramkit.share.daemon.nvml import uuid_text
-
         for card in self.ledger.cards.values():
             others = self.others.get(card.number) or 0
             card.budget = card_budget(self.settings, uuid_text(card.uuid), card.total, others)
 
     def _tell_limits(self) -> None:
         for card in self.ledger.cards.values():
-            unswappable = sum(each.usage.unswappable for each in card.accounts.values())
+            fixed = sum(each.fixed for each in card.accounts.values())
             for account in card.accounts.values():
                 client = self.clients[account.client]
                 if card.number in client.to_confirm:
                     continue
-                limits = [card.budget - unswappable + account.usage.unswappable]
-                limits += filter(None, [client.hello.memory_limit or self.settings.limit])
+                limits = [card.budget - fixed + account.fixed, *self._chosen_limits(client)]
                 account.limit = max(0, min(limits))
                 told = card.budget, account.limit
                 if client.told_limits.get(card.number) != told:
                     client.told_limits[card.number] = told
                     self._send(client.number, protocol.Card(card.number, card.uuid, *told))
+
+    def _chosen_limits(self, client: Client) -> list[int]:
+        """By the program's user and by the settings: these are an administrator's, who has the
+        last word, or the same user's, for programs that say nothing."""
+        own, settings = client.hello.memory_limit, self.settings.limit
+        chosen = [own, settings] if self._system else [own or settings]
+        return [each for each in chosen if each]
 
     # What is told
 
@@ -301,9 +391,8 @@ class Sharing:
         if client is not None:
             client.messages.append(text)
 
-    def card_statuses(self) -> list[CardStatus]:
-        from vramkit.share.daemon.nvml import uuid_text
-
+    def card_statuses(self, uid: int | None) -> list[CardStatus]:
+        """`uid`: without the cards that other users have for themselves; None: all."""
         return [
             CardStatus(
                 card=card.number,
@@ -313,8 +402,10 @@ class Sharing:
                 held=card.held,
                 free=card.free,
                 others=self.others.get(card.number),
+                owner=card.owner,
             )
             for card in self.ledger.cards.values()
+            if uid is None or card.owner in (None, uid)
         ]
 
     def program_statuses(self, uid: int | None) -> list[ProgramStatus]:

@@ -45,7 +45,10 @@ def divide(card: CardAccounts, order: Iterable[Program], nbytes: int) -> list[tu
 
 
 def expected(ledger: Ledger) -> dict[int, int]:
-    """How much each program may have to move out once all want to run, on all cards together."""
+    """How much each program may have to move out of one of its cards once all want to run.
+
+    The most of any card: it prepares host memory for each of its cards by itself.
+    """
     moves: dict[int, int] = {}
     for card in ledger.cards.values():
         accounts = card.accounts.values()
@@ -53,5 +56,5 @@ def expected(ledger: Ledger) -> dict[int, int]:
         for account in accounts:
             nbytes = min(over, account.reachable - account.usage.unswappable)
             if nbytes > 0:
-                moves[account.client] = moves.get(account.client, 0) + nbytes
+                moves[account.client] = max(moves.get(account.client, 0), nbytes)
     return moves

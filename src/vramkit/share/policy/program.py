@@ -75,7 +75,7 @@ class Program:
     evictions: dict[int, Eviction] = field(default_factory=dict)
     """By card."""
     prepared: int = 0
-    """Host memory that it was told to prepare."""
+    """Host memory that it was told to prepare, for each of its cards."""
 
     @property
     def on(self) -> bool:

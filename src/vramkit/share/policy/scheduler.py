@@ -132,11 +132,11 @@ class Scheduler:
 
     def need(self, client: int, card: int, nbytes: int, now: float) -> None:
         self._pass_time(now)
-        self._account(client, card).required = nbytes
+        self.account(client, card).required = nbytes
 
     def usage(self, client: int, card: int, usage: Usage, now: float) -> None:
         self._pass_time(now)
-        account = self._account(client, card)
+        account = self.account(client, card)
         if usage != account.usage:
             account.usage = usage
             account.empty = False
@@ -155,7 +155,7 @@ class Scheduler:
 
     def moved(self, client: int, card: int, turn: int, nbytes: int, now: float) -> None:
         program = self._at(client, turn, now)
-        account = self._account(client, card)
+        account = self.account(client, card)
         order = program.evictions.get(card)
         if order is None or order.turn != turn:
             raise OutOfOrderError(f"nothing was to be moved on card {card} in turn {turn}")
@@ -488,7 +488,8 @@ class Scheduler:
             raise OutOfOrderError(f"there was no turn {turn} yet, only {program.turn}")
         return program
 
-    def _account(self, client: int, card: int) -> Account:
+    def account(self, client: int, card: int) -> Account:
+        """Raises OutOfOrderError for a card that the client has not named."""
         found = self.ledger.cards.get(card)
         if found is None or client not in found.accounts:
             raise OutOfOrderError(f"card {card} was not named by a device message")
