@@ -4,7 +4,8 @@ with those that then come out.
     python benchmarks/lab_advice.py FOLDER                  # on a card, at most 400 s
     python benchmarks/lab_advice.py FOLDER --driver sim     # a trial: the program without PyTorch
 
-Writes FOLDER/lab_advice.json, recordings and what the processes say.
+Writes FOLDER/lab_advice.json, recordings and what the processes say. Called again, it does what is
+not done yet.
 """
 
 import re
@@ -17,13 +18,22 @@ import machine
 import msgspec
 import programs
 from changing_shapes import say
-from lab_runs import VRAMKIT, FailedError, Found, Runner, parser
+from lab_runs import VRAMKIT, Begun, FailedError, Found, Runner, begun, parser
+from msgspec import field
 
 import vramkit.driver
 from vramkit.lab.advise.advising import Advised, advise_file
-from vramkit.lab.advise.rules import TRUSTED, Advice, Prediction, Topic
+from vramkit.lab.advise.rules import (
+    TRUSTED,
+    Advice,
+    FigureUnit,
+    Prediction,
+    Topic,
+    figure_text,
+)
 from vramkit.lab.samples import Spread
 
+FILE = "lab_advice.json"
 SECONDS = 400.0
 SMALLER = 0.75
 """Of what a program needs: the card that is too small for it."""
@@ -37,7 +47,7 @@ class Followed(msgspec.Struct):
     verdict: str
     text: str
     what: str
-    unit: Literal["bytes", "s", "share"]
+    unit: FigureUnit
     bound: Literal["about", "at most", "at least"]
     predicted: float
     measured: float | None = None
@@ -54,23 +64,26 @@ class Followed(msgspec.Struct):
         return abs(self.measured / self.predicted - 1) <= TRUSTED
 
 
-class Result(msgspec.Struct):
-    machine: machine.Machine
-    simulated: bool
-    followed: list[Followed] = []
-    errors: list[str] = []
+class Result(Begun):
+    followed: dict[str, list[Followed]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    """Both by the name of the study."""
+
+    @property
+    def rows(self) -> list[Followed]:
+        return [row for rows in self.followed.values() for row in rows]
 
 
 Measure = Callable[[], float]
 
 
-def wanted(advised: Advised, topic: Topic, what: str) -> tuple[Advice, Prediction]:
+def wanted(advised: Advised, topic: Topic, key: str) -> tuple[Advice, Prediction]:
     for advice in advised.advice:
         for predicted in advice.predicted:
-            if (advice.topic, predicted.what) == (topic, what):
+            if (advice.topic, predicted.key) == (topic, key):
                 return advice, predicted
     said = ", ".join(f"{each.topic}: {each.verdict}" for each in advised.advice)
-    raise FailedError(f"no advice on {topic} predicts {what!r}; there is {said}")
+    raise FailedError(f"no advice on {topic} predicts {key!r}; there is {said}")
 
 
 def follow(program: str, found: tuple[Advice, Prediction], measure: Measure) -> Followed:
@@ -126,12 +139,12 @@ def training(runner: Runner) -> Iterator[Followed]:
     with_pool = {"rounds": 1, "allocator": "vramkit"}
     yield follow(
         "training",
-        wanted(found, "allocator", "held by the pool"),
+        wanted(found, "allocator", "held"),
         lambda: held(runner.program("training_pool", "training", **with_pool)),
     )
     assert found.pooled is not None
     small = advised(snapshot, round(SMALLER * found.pooled.held))
-    advice = wanted(small, "batch", "of today's batch")
+    advice = wanted(small, "batch", "batch")
     row = follow(
         "training with the batch for a smaller card",
         advice,
@@ -149,7 +162,7 @@ def inference(runner: Runner) -> Iterator[Followed]:
     snapshot = runner.folder / "inference.pickle"
     resident = runner.program("inference", "inference", snapshot=snapshot)
     small = advised(snapshot, round(SMALLER * held(resident)))
-    advice = wanted(small, "offload", "time of a pass")
+    advice = wanted(small, "offload", "pass")
     budget = budget_of(advice[0])
     found: list[Found] = []
 
@@ -179,22 +192,27 @@ def driver_calls(runner: Runner) -> Iterator[Followed]:
         return 1 - seconds(pooled) / seconds(plain)
 
     found = advised(trace)
-    yield follow("driver_calls", wanted(found, "allocator", "saved of the run"), saved)
+    yield follow("driver_calls", wanted(found, "allocator", "saved"), saved)
 
 
 def measure(runner: Runner) -> Result:
-    result = Result(machine.collect(), runner.driver == "sim")
+    path = runner.folder / FILE
+    result = begun(path, Result(machine.collect(), runner.driver == "sim"))
     for study in (training, inference, driver_calls):
         if runner.driver == "sim" and study is not driver_calls:
             continue
+        name = study.__name__
+        before = result.followed.get(name, [])
+        failed = result.errors.pop(name, "") or any(row.holds is None for row in before)
+        if before and not failed:
+            continue
+        rows = result.followed[name] = []
         try:
-            for row in study(runner):
-                result.followed.append(row)
-                programs.write(result, runner.folder / "lab_advice.json")
+            rows.extend(study(runner))
         except (FailedError, ValueError) as error:
-            result.errors.append(f"{study.__name__}: {error}")
-            say(result.errors[-1])
-    programs.write(result, runner.folder / "lab_advice.json")
+            result.errors[name] = str(error)
+            say(f"{name}: {error}")
+        programs.write(result, path)
     return result
 
 
@@ -203,24 +221,26 @@ def table(result: Result) -> str:
         "| program | advice | figure | predicted | measured | holds |",
         "|---|---|---|---:|---:|---|",
     ]
-    for row in result.followed:
-        predicted = Prediction(row.what, row.predicted, row.unit, row.bound)
+    for row in result.rows:
+        predicted = figure_text(row.predicted, row.unit)
         shown = row.error or "not measured"
         if row.measured is not None:
-            shown = Prediction(row.what, row.measured, row.unit, row.bound).shown
+            shown = figure_text(row.measured, row.unit)
         holds = {True: "yes", False: "no", None: "-"}[row.holds]
         words = [row.program, f"{row.topic}, {row.verdict}", row.what]
-        lines.append(f"| {' | '.join(words)} | {row.bound} {predicted.shown} | {shown} | {holds} |")
+        lines.append(f"| {' | '.join(words)} | {row.bound} {predicted} | {shown} | {holds} |")
     if result.simulated:
         lines += ["", "A trial on the simulated GPU: none of these figures says anything."]
-    return "\n".join([*lines, *result.errors])
+    return "\n".join([*lines, *(f"{study}: {why}" for study, why in result.errors.items())])
 
 
 def main() -> int:
     options = parser(__doc__ or "", SECONDS).parse_args()
+    if options.again:
+        (options.folder / FILE).unlink(missing_ok=True)
     result = measure(Runner(options.folder, options.driver, options.time_limit))
     programs.show(table(result))
-    return 1 if result.errors or any(row.holds is None for row in result.followed) else 0
+    return 1 if result.errors or any(row.holds is None for row in result.rows) else 0
 
 
 if __name__ == "__main__":

@@ -12,8 +12,11 @@ import re
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
+from pathlib import Path
 
 import fragmentation_claims
+import managed_memory
+import msgspec
 import programs
 
 import vramkit
@@ -36,6 +39,7 @@ DOCS = programs.ROOT / "docs"
 WEIGHTS = programs.RESULTS / "weight_policies_simulated.json"
 SWEEP = programs.RESULTS / "weight_policies_sweep_simulated.json"
 SHARING = programs.RESULTS / "sharing_modes_sim.json"
+MANAGED = programs.RESULTS / "managed_memory_h200.json"
 ALLOCATORS = programs.RESULTS / "allocators_h200.json"
 
 DRAWN: tuple[tuple[str, Host], ...] = (
@@ -84,8 +88,16 @@ def pages() -> dict[str, list[str]]:
                 )
             )
         ],
-        "lab-sharing.md": [_claims(modes, sharing_claims.claims(modes))],
+        "lab-sharing.md": [_claims(modes, sharing_claims.claims(modes, on_card(MANAGED)))],
     }
+
+
+def on_card(path: Path) -> sharing_claims.Managed | None:
+    """What a card answered about managed memory, once one was asked."""
+    if not path.exists():
+        return None
+    report = msgspec.json.decode(path.read_bytes(), type=managed_memory.Report)
+    return None if report.simulated else managed_memory.managed(report)
 
 
 def _claims(report: Report, found: list[Claim]) -> str:

@@ -4,10 +4,12 @@ recording costs.
     python benchmarks/lab_replay.py FOLDER                  # on a card, at most 480 s
     python benchmarks/lab_replay.py FOLDER --driver sim     # a trial: no figure of it says anything
 
-Writes FOLDER/lab_replay.json, what the processes say, and the two recordings.
+Writes FOLDER/lab_replay.json, what the processes say, and the two recordings. Called again, it does
+what is not done yet. Status 0: all figures are there.
 """
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import machine
@@ -15,21 +17,25 @@ import msgspec
 import programs
 from changing_shapes import say
 from changing_shapes_rows import EXPANDABLE, NATIVE, VRAMKIT
-from lab_runs import TRIAL, FailedError, Runner, parser, trained
+from lab_runs import TRIAL, Begun, FailedError, Runner, begun, parser, trained
 from lab_runs import VRAMKIT as COMMAND
+from msgspec import field
 
-from vramkit.lab.result import load
+from vramkit.lab.result import Report, load
 from vramkit.lab.samples import FEWEST, Spread
-from vramkit.lab.traces import read_traces, write_plain
+from vramkit.lab.traces import Trace, read_traces, write_plain
+from vramkit.lab.traces.trace import Kind
 
 NEAR = 0.05
 """The goal: so far may a replay be from the real run."""
 SLOWER = 0.05
 """The goal: so much may recording cost."""
+RECORDINGS = ("snapshot", "recording")
 SUBJECTS = {NATIVE: "torch", EXPANDABLE: "torch_expandable", VRAMKIT: "pool"}
+FILE = "lab_replay.json"
 SECONDS = 480.0
 REPLAY_SECONDS = 150
-"""Of each of the two replays; what is left of the allocators then has no row."""
+"""Of each call of the two replays; the next one goes on."""
 
 
 class Held(msgspec.Struct):
@@ -48,21 +54,27 @@ class Held(msgspec.Struct):
         return self.replayed / self.real - 1
 
 
-class Result(msgspec.Struct):
-    machine: machine.Machine
-    simulated: bool
+class Result(Begun):
     held: list[Held]
-    slowdown: list[float] = []
+    slowdown: list[float] = field(default_factory=list)
     """Median round under `vramkit record` over that without, less 1: of each pair of processes."""
-    round_trip: bool | None = None
-    """The trace is the same after it was written and read again."""
-    outcomes: dict[str, str] = {}
+    round_trip: dict[str, bool] = field(default_factory=dict)
+    """Of the snapshot and the recording: the same trace after it was written and read again."""
+    outcomes: dict[str, str] = field(default_factory=dict)
     """Of each subject that the recording of the driver's calls was replayed on."""
-    errors: list[str] = []
+    errors: list[str] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
-        return not self.errors and self.round_trip is True and all(each.real for each in self.held)
+        return (
+            not self.errors
+            and all(each.real and each.replayed for each in self.held)
+            and len(self.slowdown) == FEWEST
+            and self.round_trip.keys() == set(RECORDINGS)
+            and all(self.round_trip.values())
+            and bool(self.outcomes)
+            and "not run" not in self.outcomes.values()
+        )
 
 
 def measure(runner: Runner) -> Result:
@@ -72,6 +84,8 @@ def measure(runner: Runner) -> Result:
         if runner.driver == "cuda" or subject == "pool"
     ]
     result = Result(machine.collect(), runner.driver == "sim", held)
+    result = begun(runner.folder / FILE, result)
+    result.errors = []
     snapshot = runner.folder / "snapshot.pickle" if runner.driver == "cuda" else TRIAL
     for step in (real_runs, replayed, recorded, round_trip):
         try:
@@ -79,26 +93,33 @@ def measure(runner: Runner) -> Result:
         except (FailedError, OSError, ValueError) as error:
             result.errors.append(str(error))
             say(str(error))
-        programs.write(result, runner.folder / "lab_replay.json")
+        keep(runner, result)
     return result
+
+
+def keep(runner: Runner, result: Result) -> None:
+    programs.write(result, runner.folder / FILE)
 
 
 def real_runs(runner: Runner, result: Result, snapshot: Path) -> None:
     """The one with PyTorch's own allocator writes the snapshot."""
     for held in result.held:
+        if held.real:
+            continue
         name, options = trained(runner.driver)
         if held.allocator == NATIVE:
             options = options | {"snapshot": snapshot}
         options = options | {"rounds": 1}  # events of two rounds are enough to be replayed
         found = runner.program(f"real_{held.allocator}", name, allocator=held.allocator, **options)
         held.real = found.held
+        keep(runner, result)
 
 
 def replayed(runner: Runner, result: Result, snapshot: Path) -> None:
-    output = runner.folder / "replayed.json"
-    replay(runner, "replayed", snapshot, output)
+    subjects = [held.subject for held in result.held]
+    report = replay(runner, "replayed", snapshot, subjects)
     for held in result.held:
-        row = next(row for row in load(output).rows if row.subject == held.subject)
+        row = next(row for row in report.rows if row.subject == held.subject)
         values = row.values.get("held")
         held.replayed = round(max(values)) if values else None
         held.error = row.why
@@ -109,7 +130,7 @@ def recorded(runner: Runner, result: Result, snapshot: Path) -> None:
     trace = runner.folder / "recorded.csv.gz"
     under = [*COMMAND, "record", "-o", str(trace), "--"]
     name, options = trained(runner.driver)
-    for number in range(FEWEST):
+    for number in range(len(result.slowdown), FEWEST):
         medians = {}
         for how in ("plain", "recorded") if number % 2 else ("recorded", "plain"):
             found = runner.program(
@@ -117,25 +138,50 @@ def recorded(runner: Runner, result: Result, snapshot: Path) -> None:
             )
             medians[how] = Spread.of(found.milliseconds).median
         result.slowdown.append(medians["recorded"] / medians["plain"] - 1)
-    output = runner.folder / "recorded.json"
-    replay(runner, "recorded", trace, output)
-    result.outcomes = {row.subject: row.outcome for row in load(output).rows}
+        keep(runner, result)
+    report = replay(runner, "recorded", trace)
+    result.outcomes = {}
+    for row in report.rows:  # of each trace that the recording has
+        if result.outcomes.get(row.subject, "measured") == "measured":
+            result.outcomes[row.subject] = row.outcome
 
 
-def replay(runner: Runner, name: str, trace: Path, output: Path) -> None:
-    words = ["--quick", "--repetitions", 1, "--driver", runner.driver, "--output", output]
-    words += ["--time-limit", REPLAY_SECONDS]
-    runner.vramkit(f"replay_{name}", "replay", trace, *words, "--html", output.with_suffix(".html"))
+def replay(runner: Runner, name: str, trace: Path, subjects: Sequence[str] = ()) -> Report:
+    """On these subjects, else on all. What an earlier call has measured is not measured again."""
+    output = runner.folder / f"{name}.json"
+    words: list[object] = ["--quick", "--repetitions", 1, "--driver", runner.driver]
+    words += ["--time-limit", REPLAY_SECONDS, "--html", output.with_suffix(".html")]
+    words += ["--subjects", ",".join(subjects)] if subjects else []
+    words += ["--continue" if output.exists() else "--output", output]
+    runner.vramkit(f"replay_{name}", "replay", trace, *words)
+    return load(output)
 
 
 def round_trip(runner: Runner, result: Result, snapshot: Path) -> None:
-    """Blocks, sizes, streams and order; the plain format has no times and no threads."""
-    (trace, *_) = read_traces(snapshot)
-    again = runner.folder / "again.csv.gz"
+    for name, path in zip(RECORDINGS, (snapshot, runner.folder / "recorded.csv.gz"), strict=True):
+        traces = read_traces(path)
+        again = runner.folder / f"again_{name}.csv.gz"
+        result.round_trip[name] = all(comes_back(trace, again) for trace in traces)
+
+
+def comes_back(trace: Trace, again: Path) -> bool:
+    """Blocks, sizes, streams and their order; the plain format has no work, times and threads."""
     write_plain(trace, again)
     (read,) = read_traces(again)
-    same = ("kinds", "what", "sizes", "peak_in_use", "stream_count")
-    result.round_trip = all(getattr(trace, each) == getattr(read, each) for each in same)
+    return blocks(trace) == blocks(read) and trace.peak_in_use == read.peak_in_use
+
+
+def blocks(trace: Trace) -> list[tuple[int, ...]]:
+    """Streams are numbered as their blocks come: work on others may have come before."""
+    streams: dict[int, int] = {}
+    found = []
+    for kind, what, stream in zip(trace.kinds, trace.what, trace.streams, strict=True):
+        if kind == Kind.ALLOCATE:
+            number = streams.setdefault(stream, len(streams))
+            found.append((kind, what, trace.sizes[what], number))
+        elif kind == Kind.FREE:
+            found.append((kind, what))
+    return found
 
 
 def table(result: Result) -> str:
@@ -156,14 +202,22 @@ def table(result: Result) -> str:
             f"Recording makes a round {spread.median:+.1%} slower ({spread.p10:+.1%} to "
             f"{spread.p90:+.1%}, {spread.count} pairs); goal below {SLOWER:.0%}: {goal}.",
         ]
-    lines += ["", f"Round trip exact: {result.round_trip}. Replayed on: {result.outcomes}."]
+    lines += ["", f"Round trip exact: {counted(result.round_trip)}. Replayed on: "]
+    lines[-1] += f"{counted(result.outcomes)}."
     if result.simulated:
         lines += ["", "A trial on the simulated GPU: none of these figures says anything."]
     return "\n".join([*lines, *result.errors])
 
 
+def counted(found: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} ({value})" for name, value in found.items()) or "none"
+
+
 def main() -> int:
     options = parser(__doc__ or "", SECONDS).parse_args()
+    if options.again:
+        for name in (FILE, "replayed.json", "recorded.json"):
+            (options.folder / name).unlink(missing_ok=True)
     result = measure(Runner(options.folder, options.driver, options.time_limit))
     programs.show(table(result))
     return 0 if result.complete else 1

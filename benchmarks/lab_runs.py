@@ -5,8 +5,10 @@ import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import children
+import machine
 import msgspec
 import programs
 from changing_shapes import environment, say
@@ -87,6 +89,29 @@ def trained(driver: str) -> tuple[str, dict[str, object]]:
     return ("trace", {"trace": TRIAL}) if driver == "sim" else ("training", {})
 
 
+class Begun(msgspec.Struct):
+    """A result that several calls may make."""
+
+    machine: machine.Machine
+    simulated: bool
+
+
+Result = TypeVar("Result", bound=Begun)
+
+
+def begun(path: Path, fresh: Result) -> Result:
+    """The result in the file, if it is of this machine, else the fresh one."""
+    if not path.exists():
+        return fresh
+    before = msgspec.json.decode(path.read_bytes(), type=type(fresh))
+    today = msgspec.structs.replace(fresh.machine, date=before.machine.date)
+    if (today, fresh.simulated) != (before.machine, before.simulated):
+        raise SystemExit(
+            f"{path} is of another machine or driver, and a result is of one: --again begins anew"
+        )
+    return before
+
+
 def parser(words: str, seconds: float) -> ArgumentParser:
     made = ArgumentParser(description=words, formatter_class=RawDescriptionHelpFormatter)
     made.add_argument("folder", type=Path, help="for results, logs and recordings")
@@ -97,4 +122,5 @@ def parser(words: str, seconds: float) -> ArgumentParser:
         default=seconds,
         help="seconds of the whole; what is left then is not started (default: %(default)s)",
     )
+    made.add_argument("--again", action="store_true", help="measure also what the folder has")
     return made

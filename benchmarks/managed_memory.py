@@ -22,6 +22,8 @@ import machine
 import msgspec
 import programs
 
+from vramkit.lab.sharing.claims import Managed
+
 GIB = 1 << 30
 MOST = 8 * GIB
 HOST = -1  # as a device
@@ -154,6 +156,20 @@ def measure(card: Card, nbytes: int) -> list[Moment]:
     card.call("cuMemFree_v2", address)
     moments.append(card.look("freed"))
     return moments
+
+
+def managed(report: Report) -> Managed:
+    """For the study's claims."""
+    found = {each.what: each for each in report.moments}
+    native, first, later = (
+        (found[what].sweep_gb_s or 0.0) * 1e9 for what in (NATIVE, UNTOUCHED, SWEPT)
+    )
+    shown = None
+    for kind in ("card", "process"):
+        idle, swept = (getattr(found[what], kind) for what in (IDLE, SWEPT))
+        if idle is not None and swept is not None:
+            shown = max(0, swept - idle)
+    return Managed(report.gpu, report.bytes, native, first, later, shown)
 
 
 def answer(report: Report) -> str:

@@ -10,16 +10,22 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from typing import Any
 
+import lab_figures
 import msgspec
 import programs
+import sharing_report
 
 from vramkit.lab.figures import figure
+from vramkit.lab.ranking import percent
 from vramkit.lab.result import load
 from vramkit.lab.sharing.cases import H200, MODES, SwitchCase
+from vramkit.lab.subjects import SUBJECTS
 
 README = programs.ROOT / "README.md"
 BEGIN = "<!-- From here on written by benchmarks/readme_figures.py -->"
 END = "<!-- Up to here -->"
+SHARED = "sharing_h200.json"
+LIBRARIES = ("rmm_", "cupy_", "torch")
 
 Line = tuple[str, str, str, str]
 """What was measured, vramkit's figure, the others', where it was measured."""
@@ -134,12 +140,39 @@ def offload() -> list[Line]:
 def share() -> list[Line]:
     report = load(programs.RESULTS / "sharing_modes_sim.json")
     found = {mode: figure(report, SwitchCase(H200).case, mode, "switch") for mode in MODES}
+    ours, faults = f"{found['swap']:.2f} s", f"page faults: {found['paged']:.2f} s"
+    where = f"simulated H200, {report.date[:10]}"
+    card = sharing_report.read(programs.RESULTS / SHARED)
+    row = None if card is None or card.simulated else card.row("switch_full")
+    if card is not None and row is not None and row.value is not None:
+        ours, faults = f"{row.value:.2f} s", f"{faults} (simulated)"
+        where = f"H200, {card.machine.date[:10]}"
+    what = "share: two programs of 12 GiB change places on a card that holds one"
+    return [(what, ours, faults, where)]
+
+
+# The lab
+
+
+def lab() -> list[Line]:
+    """Only of a card: simulated times have no allocator's own work in them."""
+    report = lab_figures.allocators(programs.RESULTS)[0]
+    if report.simulated:
+        return []
+    engine = lab_figures.engines(report)[-1]
+    shares = {
+        name: statistics.median(found)
+        for name in SUBJECTS
+        if (found := lab_figures.allocation_shares(report, name, engine))
+    }
+    peers = {name: part for name, part in shares.items() if name.startswith(LIBRARIES)}
+    best = min(peers, key=lambda name: peers[name], default=None)
     return [
         (
-            "share: two programs of 12 GiB change places on a card that holds one",
-            f"{found['swap']:.2f} s",
-            f"page faults: {found['paged']:.2f} s",
-            f"simulated H200, {report.date[:10]}",
+            "lab: what allocation is of the time of table operations",
+            percent(shares["pool"]),
+            f"{SUBJECTS[best].title}: {percent(peers[best])}" if best else "",
+            f"H200, {report.date[:10]}",
         )
     ]
 
@@ -163,7 +196,14 @@ def fidelity() -> list[Line]:
     ]
 
 
-SECTIONS: tuple[Callable[[], list[Line]], ...] = (allocators, held, offload, share, fidelity)
+SECTIONS: tuple[Callable[[], list[Line]], ...] = (
+    allocators,
+    held,
+    offload,
+    share,
+    lab,
+    fidelity,
+)
 
 
 def counted(count: int, what: str) -> str:

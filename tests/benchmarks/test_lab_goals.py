@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import lab_advice
 import lab_replay
 import machine
 import pytest
+from lab.runs import report
 from lab_advice import Followed, follow, wanted
 from lab_replay import Held, Result
 from lab_runs import FailedError, Found, Runner
+from msgspec import structs
 
 from vramkit.lab.advise.advising import Advised
 from vramkit.lab.advise.observed import Observed
 from vramkit.lab.advise.rules import Advice, Card, Prediction
+from vramkit.lab.result import Row, load, save
 
 MACHINE = machine.Machine("a processor", 2, "Linux", "", "", "3.11", "", "")
 GIB = 1 << 30
 BUDGET = ["vramkit plan MODEL --budget 77MiB", 'vramkit.offload(model, budget="78MiB")']
-PREDICTION = Prediction("time of a pass", 2.0, "s", "at least")
+PREDICTION = Prediction("pass", "time of a pass", 2.0, "s", "at least")
 OFFLOAD = Advice("offload", "consider", "offload it", "a rule", [PREDICTION], BUDGET)
 
 
@@ -57,6 +61,115 @@ def test_a_replay_is_compared_with_the_real_run() -> None:
     assert "not met" in slow and "none of these figures says anything" in slow
 
 
+WHOLE = Result(
+    MACHINE,
+    False,
+    [Held("native", "torch", 100, 104)],
+    [0.01] * 5,
+    {"snapshot": True, "recording": True},
+    {"pool": "measured", "rmm_pool": "timed out"},
+)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"held": [Held("native", "torch", 100)]},
+        {"held": [Held("native", "torch", None, 104)]},
+        {"slowdown": [0.01] * 4},
+        {"round_trip": {"snapshot": True}},
+        {"round_trip": {"snapshot": True, "recording": False}},
+        {"outcomes": {}},
+        {"outcomes": {"pool": "measured", "torch": "not run"}},
+        {"errors": ["why"]},
+    ],
+)
+def test_a_figure_that_is_missing_is_no_success(fields: dict[str, object]) -> None:
+    assert WHOLE.complete
+    assert not structs.replace(WHOLE, **fields).complete
+
+
+class Replays(Fake):
+    """As Fake, and `vramkit replay` measures one more of the subjects in each call."""
+
+    def __init__(self, folder: Path, **answers: Found) -> None:
+        super().__init__(folder, **answers)
+        self.words: list[list[str]] = []
+
+    def vramkit(self, name: str, *words: object) -> None:
+        given = [str(word) for word in words]
+        self.words.append(given)
+        options = dict(pairwise(given))
+        goes_on = "--continue" in options
+        path = Path(options["--continue" if goes_on else "--output"])
+        subjects = options.get("--subjects", "pool,direct").split(",")
+        found = load(path) if goes_on else report(rows=[Row("t", each) for each in subjects])
+        row = next((row for row in found.rows if row.outcome == "not run"), None)
+        if row is not None:
+            row.outcome, row.values = "measured", {"room": [1.0 * GIB]}
+        save(found, path)
+
+
+def test_a_call_does_what_the_one_before_it_has_left(tmp_path: Path) -> None:
+    names = ["real_native", "real_native_expandable", "real_vramkit"]
+    names += [f"{how}_{number}" for how in ("plain", "recorded") for number in range(5)]
+    answers = {name: Found([1.0], GIB) for name in names}
+    (tmp_path / "snapshot.pickle").write_bytes(b"")
+    first = Replays(tmp_path, **{name: answers[name] for name in names[:2] + names[3:6]})
+    first.answers |= {name: answers[name] for name in ("recorded_0", "recorded_1")}
+    result = lab_replay.measure(first)
+    assert not result.complete and len(result.slowdown) == 2
+    (words,) = first.words
+    assert words[words.index("--subjects") + 1] == "torch,torch_expandable,pool"
+    assert "--output" in words and "--continue" not in words
+
+    again = Replays(tmp_path, **answers)
+    result = lab_replay.measure(again)
+    assert again.asked[0] == "real_vramkit"
+    assert not {"real_native", "plain_1", "recorded_1"} & set(again.asked)
+    assert {"plain_2", "recorded_4"} <= set(again.asked)
+    assert len(result.slowdown) == 5 and all(held.real for held in result.held)
+    replayed, recorded = again.words
+    assert "--continue" in replayed and "--output" not in replayed
+    assert "--output" in recorded and "--subjects" not in recorded
+    assert result.outcomes == {"pool": "measured", "direct": "not run"}
+
+
+def test_a_result_is_of_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab_replay.measure(Fake(tmp_path))
+    other = structs.replace(MACHINE, cpu="another processor")
+    monkeypatch.setattr(machine, "collect", lambda: other)
+    with pytest.raises(SystemExit, match=r"another machine or driver, .* --again begins anew"):
+        lab_replay.measure(Fake(tmp_path))
+
+
+def test_a_study_that_was_followed_is_not_followed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    measured: dict[str, float | None] = {"training": 2.0, "inference": None, "driver_calls": 2.0}
+
+    def study(name: str):
+        def rows(runner: Runner):
+            asked.append(name)
+            row = Followed(name, "offload", "do", "", "x", "bytes", "about", 2.0)
+            yield structs.replace(row, measured=measured[name])
+            if name == "driver_calls" and asked.count(name) == 1:
+                raise FailedError("no card")
+
+        rows.__name__ = name
+        return rows
+
+    for name in measured:
+        monkeypatch.setattr(lab_advice, name, study(name))
+    result = lab_advice.measure(Fake(tmp_path))
+    assert result.errors == {"driver_calls": "no card"} and len(result.rows) == 3
+    measured["inference"] = 3.0
+    result = lab_advice.measure(Fake(tmp_path))
+    assert asked == [*measured, "inference", "driver_calls"]
+    assert result.errors == {} and [row.measured for row in result.rows] == [2.0, 3.0, 2.0]
+
+
 def test_a_run_that_fails_does_not_end_the_others_and_is_in_the_file(tmp_path: Path) -> None:
     runner = Fake(tmp_path, real_native=Found([1.0], GIB), plain_0=Found([2.0], None))
     result = lab_replay.measure(runner)
@@ -76,7 +189,7 @@ def test_the_trial_has_the_pool_alone_and_the_same_trace_comes_back(tmp_path: Pa
     runner.driver = "sim"
     result = lab_replay.measure(runner)
     assert [held.subject for held in result.held] == ["pool"]
-    assert result.simulated and result.round_trip is True
+    assert result.simulated and result.round_trip == {"snapshot": True}
 
 
 @pytest.mark.parametrize(
@@ -105,7 +218,7 @@ def test_advice_is_followed_with_its_figure_and_a_failure_is_a_row(tmp_path: Pat
     assert (row.predicted, row.measured, row.holds) == (2.0, 2.5, True)
     failed = follow("inference", (OFFLOAD, PREDICTION), fails)
     assert (failed.holds, failed.error) == (None, "no memory")
-    said = lab_advice.table(lab_advice.Result(MACHINE, False, [row, failed]))
+    said = lab_advice.table(lab_advice.Result(MACHINE, False, {"inference": [row, failed]}))
     assert "at least 2.00 s | 2.50 s | yes |" in said and "| no memory | - |" in said
 
 
@@ -119,17 +232,17 @@ def test_advice_that_was_not_given_is_named_with_what_there_is() -> None:
     seen = Observed("p", "tensors", 1, 1, 1, None, None)
     card = Card("a card", GIB, 1e9, 1e-6, 1e-6)
     advised = Advised(seen, None, card, [OFFLOAD])
-    assert wanted(advised, "offload", "time of a pass") == (OFFLOAD, PREDICTION)
+    assert wanted(advised, "offload", "pass") == (OFFLOAD, PREDICTION)
     with pytest.raises(FailedError, match=r"no advice on batch .* there is offload: consider"):
-        wanted(advised, "batch", "of today's batch")
+        wanted(advised, "batch", "batch")
 
 
 @pytest.mark.sim_only
 def test_a_program_is_recorded_its_advice_followed_and_both_figures_kept(tmp_path: Path) -> None:
     """With processes, as on a card; of its programs the one that runs without."""
     result = lab_advice.measure(Runner(tmp_path, "sim", 100))
-    assert result.errors == []
-    (row,) = result.followed
+    assert result.errors == {}
+    (row,) = result.rows
     assert (row.program, row.what, row.bound) == ("driver_calls", "saved of the run", "at most")
     assert row.measured is not None and row.error == ""
     assert json.loads((tmp_path / "lab_advice.json").read_text())["simulated"] is True

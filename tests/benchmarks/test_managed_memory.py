@@ -48,6 +48,29 @@ def test_without_nvml_nothing_is_said_of_it() -> None:
     assert "NVML" not in answer(report([None] * 4))
 
 
+@pytest.mark.parametrize("process", [True, False])
+def test_claims_get_what_managed_memory_adds_to_a_context(process: bool) -> None:
+    from managed_memory import managed
+
+    found = managed(report([GIB, GIB, 4 * GIB, GIB], process))
+    assert (found.nbytes, found.shown) == (6 * GIB, 3 * GIB)
+    assert (found.native_rate, found.first_rate, found.later_rate) == (4.1e12, 90e9, 4e12)
+    assert managed(report([None] * 4)).shown is None
+
+
+def test_the_page_of_claims_takes_a_card_s_answer(tmp_path) -> None:
+    import lab_pages
+    import programs
+
+    path = tmp_path / "managed_memory_h200.json"
+    assert lab_pages.on_card(path) is None
+    programs.write(report([GIB] * 4), path)
+    found = lab_pages.on_card(path)
+    assert found is not None and (found.card, found.shown) == ("card", 0)
+    programs.write(msgspec.structs.replace(report([GIB] * 4), simulated=True), path)
+    assert lab_pages.on_card(path) is None
+
+
 def test_the_docs_show_the_result_files() -> None:
     from managed_memory import DOCUMENT, document_tables, written
 

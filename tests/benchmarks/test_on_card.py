@@ -17,7 +17,7 @@ STARTS_ANOTHER = (
 
 
 def options(folder: Path) -> Namespace:
-    return Namespace(folder=folder, driver="sim", mark=folder.name)
+    return Namespace(folder=folder, driver="sim", mark=folder.name, again=False)
 
 
 @pytest.mark.parametrize("hangs", [False, True])
@@ -54,6 +54,44 @@ def test_a_part_that_fails_does_not_end_the_rest_and_is_tried_again(
     monkeypatch.setattr(on_card, "PARTS", [on_card.Part("one", 60, lambda _: works), parts[1]])
     assert on_card.main() == 0
     assert "two: done before" in capsys.readouterr().out
+
+
+def writes(path: Path, stopped: str) -> list[str]:
+    """In place of `vramkit lab`."""
+    source = "import sys; from pathlib import Path; Path(sys.argv[1]).write_text(sys.argv[2])"
+    return [sys.executable, "-c", source, str(path), json.dumps({"stopped": stopped})]
+
+
+def test_a_part_of_the_lab_is_done_when_its_result_is_whole(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    import on_card
+
+    part = on_card.lab("fragmentation")
+    output = tmp_path / "lab_fragmentation.json"
+    asked = []
+
+    def run(stopped: str) -> int:
+        def command(options: Namespace) -> list[str]:
+            asked.append(part.command(options))
+            return writes(output, stopped)
+
+        monkeypatch.setattr(on_card, "PARTS", [part._replace(command=command)])
+        return int(on_card.main())
+
+    monkeypatch.setattr(sys, "argv", ["on_card.py", str(tmp_path)])
+    assert run("the time limit of 505 s was reached") == 1
+    done = json.loads((tmp_path / "on_card.json").read_text())
+    limit = "to be continued: the time limit of 505 s was reached"
+    assert done["lab_fragmentation"]["status"] == limit
+    assert run("") == 0
+    assert run("") == 0 and "lab_fragmentation: done before" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["on_card.py", str(tmp_path), "--again"])
+    assert run("") == 0
+    first, second, again = ([str(word) for word in words] for words in asked)
+    assert first[first.index("--output") + 1] == str(output) and "--continue" not in first
+    assert second[second.index("--continue") + 1] == str(output) and "--output" not in second
+    assert "--output" in again and "--continue" not in again
 
 
 def test_parts_start_only_with_time_for_them(tmp_path: Path, monkeypatch) -> None:

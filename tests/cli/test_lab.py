@@ -90,6 +90,75 @@ def test_the_command_in_a_result_measures_the_same_again(
     assert vramkit_here("lab", "show", "b.json", "--json").stdout == second.stdout
 
 
+def without_the_last(path: Path) -> None:
+    """The file, as it was before the last repetition of each row but the first."""
+    found = load(path)
+    for each in found.rows[1:]:
+        each.repetitions -= 1
+        each.values = {name: values[:-1] for name, values in each.values.items()}
+    found.stopped = "interrupted"
+    save(found, path)
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_result_is_continued_as_it_began(vramkit_here: VramkitHere, tmp_path: Path) -> None:
+    given = ("--subjects", "good,raises", "--cases", "middle,last", "--repetitions", "2")
+    given = (*given, "--seed", "9", "--set", "rounds=4")
+    here = ("lab", NAME, "--driver", "sim")
+    vramkit_here(*here, *given, "--output", "a.json")
+    whole = load(tmp_path / "a.json")
+    without_the_last(tmp_path / "a.json")
+    done = vramkit_here(*here, "--continue", "a.json")
+    assert done.status == 0, done.stderr
+    assert "the result is in a.json" in done.stderr
+    found = load(tmp_path / "a.json")
+    (date,) = found.continued
+    found.continued = []
+    assert date >= found.date and found == whole
+
+    more = vramkit_here(*here, "--continue", "a.json", "--cases", "first", "--output", "b.json")
+    assert more.status == 0, more.stderr
+    both = load(tmp_path / "b.json")
+    assert both.rows[1:4] == whole.rows[:3] and len(both.rows) == 8 and both.stopped == ""
+    command = both.command.replace(" 'first,middle/plain", " first,middle/plain")
+    assert command == (
+        f"vramkit lab {NAME} --driver sim --seed 9 --repetitions 2 --subjects good,raises "
+        "--cases first,middle/plain,middle/locked,last --set rounds=4 --case-limit 120"
+    )
+    assert load(tmp_path / "a.json").rows == whole.rows
+
+
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--continue", "b.json"), "--continue b.json: there is no such file; --output b.json"),
+        (("--continue", "x.json"), "x.json: no result of vramkit lab"),
+        (("--continue", "o.json"), "--continue o.json: that is a result of allocators"),
+        (("--continue", "a.json", "--on", "ray"), "--continue is for this machine"),
+        (("--continue", "a.json", "--html", "a.json"), "--output and --html are both a.json"),
+        (("--continue", "a.json", "--seed", "1"), "--continue a.json: a run goes on only with"),
+        (("--continue", "a.json", "--seed", "1"), "seed was 0 and is 1"),
+        (("--continue", "a.json", "--set", "rounds=9"), "setting rounds was 3 and is 9"),
+        (("--continue", "a.json", "--repetitions", "1"), "it has 2 repetitions, and 1 are wanted"),
+    ],
+)
+def test_what_cannot_be_continued_is_one_line_and_no_measurement(
+    vramkit_here: VramkitHere, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    here = ("lab", NAME, "--driver", "sim")
+    only = ("--subjects", "good", "--cases", "last", "--repetitions", "2")
+    assert vramkit_here(*here, *only, "--output", "a.json").status == 0
+    without_the_last(tmp_path / "a.json")
+    save(report(experiment="allocators"), tmp_path / "o.json")
+    (tmp_path / "x.json").write_text("{}")
+    before = (tmp_path / "a.json").read_bytes()
+    done = vramkit_here(*here, *arguments)
+    assert (done.status, done.stdout) == (2, "")
+    assert words in done.stderr and len(done.stderr.splitlines()) == 1
+    assert (tmp_path / "a.json").read_bytes() == before
+
+
 def test_the_command_names_the_card_and_what_the_environment_has_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

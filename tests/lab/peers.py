@@ -162,7 +162,9 @@ def torch(patch: pytest.MonkeyPatch, card: Card, *, expandable: bool) -> None:
         empty_cache=lambda: card.notes.append(("empty_cache",)),
         caching_allocator_alloc=alloc,
         caching_allocator_delete=card.give,
-        memory_reserved=lambda device: card.taken,
+        memory_stats_as_nested_dict=lambda device: {
+            "reserved_bytes": {"all": {"current": card.taken}}
+        },
         memory_snapshot=lambda: [{"is_expandable": expandable}],
         set_per_process_memory_fraction=fraction,
     )

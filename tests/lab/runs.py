@@ -64,7 +64,12 @@ def fake_run(
     return Run(
         experiment,
         NAME,
-        report(repetitions=repetitions, seed=seed, settings=settings, quantities={}),
+        report(
+            repetitions=repetitions,
+            seed=seed,
+            settings=settings,
+            quantities=dict(experiment.quantities),
+        ),
         "sim",
         0,
         {subject: known[subject] for subject in subjects},

@@ -119,6 +119,7 @@ def test_waits_of_frees_are_told_beside_what_calls_take():
     )
     assert "70 frees came while kernels may have been running" in advice.text
     assert [each.what for each in advice.predicted] == ["saved of the run, without waits"]
+    assert [each.key for each in advice.predicted] == ["saved"]
 
 
 def test_calls_that_would_take_longer_than_the_whole_run_say_nothing():

@@ -189,6 +189,22 @@ def test_time_is_measured_without_a_look_at_the_memory(device: Device, native: b
     assert played.peak_in_use == MIB
 
 
+@pytest.mark.sim_only
+@pytest.mark.parametrize(("every", "looks"), [(1, 22), (3, 8), (64, 2)])
+def test_a_library_that_tells_slowly_is_asked_less_often(
+    device: Device, every: int, looks: int
+) -> None:
+    """At the start, after each `every`-th of 20 calls, and at the end."""
+    sim = device.driver.sim
+    assert sim is not None
+    with AsyncResource(device=device) as resource:
+        sim.reset_call_counts()
+        allocator = Plain(resource, native=False)
+        played = play(pairs(10), allocator, device, measure="memory", read_every=every)
+        assert sim.call_counts().get("cuMemPoolGetAttribute", 0) == looks
+    assert played.peak_in_use == MIB
+
+
 # Order
 
 

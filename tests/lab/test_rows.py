@@ -53,14 +53,14 @@ def test_the_order_in_which_repetitions_end_leaves_no_trace(order: tuple[int, ..
     assert (late.series, early.series) == ({"held": [4.0]}, {})
     assert (early.outcome, early.why, early.values) == ("failed", "broken", {})
     assert absent.outcome == "not here"
-    assert (rows.done, rows.total, rows.left("good")) == (9, 9, [])
+    assert (rows.done, rows.total, rows.left("good", 2)) == (9, 9, [])
 
 
 def test_what_is_left_is_what_has_not_ended_whatever_its_number() -> None:
     rows = Rows(report(repetitions=3), {"pool": ""}, [CASE])
     for ended, repetition in enumerate((2, 0, 1), 1):
         rows.take("pool", CASE, repetition, measured(1.0), 1.0)
-        assert (rows.done, rows.left("pool")) == (ended, [] if ended == 3 else [CASE])
+        assert (rows.done, rows.left("pool", 2)) == (ended, [] if ended == 3 else [CASE])
 
 
 def test_a_drawing_of_one_repetition_is_kept_beside_the_figures_of_all() -> None:

@@ -139,6 +139,34 @@ def test_a_report_without_figures_has_no_verdict_on_what_a_simulated_card_could_
     assert all(block is not None for block in SHARING.blocks(report))
 
 
+@pytest.mark.parametrize(
+    ("first", "later", "cost"),
+    [(40e9, 4.1e12, "confirmed"), (4.1e12, 4.0e12, "confirmed"), (1e9, 2e12, "in part"),
+     (90e9, 4.1e12, "in part"), (4.1e12, 4.1e12, "not confirmed")],
+)  # fmt: skip
+def test_a_card_s_answer_on_managed_memory_judges_what_it_costs(
+    driver: Driver, first: float, later: float, cost: str
+) -> None:
+    found = judged_on_card(driver, claims.Managed("card", 6 << 30, 4.1e12, first, later, None))
+    assert found == [cost, "cannot be said here"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "verdict"),
+    [(0, "confirmed"), (1 << 30, "in part"), (6 << 30, "not confirmed")],
+)
+def test_a_card_s_answer_on_managed_memory_judges_what_is_shown(
+    driver: Driver, shown: int, verdict: str
+) -> None:
+    managed = claims.Managed("card", 6 << 30, 4.1e12, 40e9, 4.1e12, shown)
+    assert judged_on_card(driver, managed) == ["confirmed", verdict]
+
+
+def judged_on_card(driver: Driver, managed: claims.Managed) -> list[str]:
+    report = made_up(SHARING, driver, {})
+    return [each.judged(report).verdict for each in claims.claims(report, managed)[-2:]]
+
+
 def test_claims_follow_the_figures(driver: Driver) -> None:
     def switches(paged: float, empty: float, full: float, stuck: float) -> Figures:
         return {

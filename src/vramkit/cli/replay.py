@@ -32,6 +32,7 @@ def replay(
     repetitions: int | None = None,
     time_limit: float | None = None,
     case_limit: float = CASE_SECONDS,
+    continue_: Annotated[Path | None, Parameter(name="--continue")] = None,
     output: Path | None = None,
     html: Path | None = None,
     json: bool = False,
@@ -70,6 +71,9 @@ def replay(
         Seconds after which the run ends early, and keeps what it has. Default: none.
     case_limit
         Seconds that one repetition may take. Default: 600.
+    continue_
+        The file of a result that ended early: what it lacks is measured, on the same card and
+        machine, with the same versions, as the other options say. --output is the same file then.
     output
         The file for the result (JSON), written after each measurement.
     html
@@ -103,15 +107,17 @@ def replay(
         raise UsageError(str(error)) from error
     settings["capacity"] = max(int(str(settings["capacity"])), min(4 * peak, 512 << 30))
     chosen, _ = open_driver_or_simulate(driver)
-    every = ON_A_CARD if chosen.sim is None else SIMULATED
+    if repetitions is None and continue_ is None:
+        repetitions = ON_A_CARD if chosen.sim is None else SIMULATED
     options = Options(
         driver=driver,
         device=device,
         subjects=subjects or [],
-        repetitions=every if repetitions is None else repetitions,
+        repetitions=repetitions,
         seed=seed,
         time_limit=time_limit,
         case_limit=case_limit,
+        continue_=continue_,
         output=output,
         html=html,
         json=json,

@@ -107,7 +107,7 @@ def compare_reports(old: Report, new: Report) -> Comparison:
     return Comparison(
         new.experiment,
         new.simulated is not None,
-        list(_differences(old, new)),
+        list(differences(old, new)),
         changes,
         one_sided,
         quantities,
@@ -158,7 +158,8 @@ def _one_sided(name: RowName, side: Literal["old", "new"], other: Row | None) ->
     return OneSided(*name, side, other.outcome, other.why)
 
 
-def _differences(old: Report, new: Report) -> Iterator[tuple[str, str, str]]:
+def differences(old: Report, new: Report) -> Iterator[tuple[str, str, str]]:
+    """What is not the same but the figures: a name, and its two values."""
     sides = [_facts(old), _facts(new)]
     for name in sides[0] | sides[1]:
         before, after = (side.get(name, "") for side in sides)

@@ -71,7 +71,8 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     if report.simulated is None and machine.nvidia_driver:
         facts.append(("Driver", f"NVIDIA {machine.nvidia_driver}"))
     facts.append(("Machine", f"{machine.cpu}, {count_text(machine.cores, 'core')}"))
-    facts.append(("Measured", f"{report.date}, vramkit {report.versions.get('vramkit', '')}"))
+    runs = f", in {len(report.continued) + 1} runs" if report.continued else ""
+    facts.append(("Measured", f"{report.date}{runs}, vramkit {report.versions.get('vramkit', '')}"))
     return facts
 
 
@@ -147,6 +148,7 @@ def _how(report: Report) -> list[Block]:
     versions = {**report.versions, "Python": machine.python, "kernel": machine.kernel}
     return [
         Text(f"{HOW}{few}"),
+        *_runs(report),
         *simulated,
         Table(
             ["setting", "value"],
@@ -154,6 +156,18 @@ def _how(report: Report) -> list[Block]:
             numeric=[1],
         ),
         Text("Versions: " + ", ".join(f"{name} {number}" for name, number in versions.items())),
+    ]
+
+
+def _runs(report: Report) -> list[Block]:
+    if not report.continued:
+        return []
+    dates = [report.date, *report.continued]
+    return [
+        Text(
+            f"It was measured in {len(dates)} runs, each of which went on where the one before it "
+            f"had ended: {', '.join(dates)}. The card, the machine and the versions were the same."
+        )
     ]
 
 

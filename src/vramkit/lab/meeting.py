@@ -126,8 +126,11 @@ class Mutex:
 class Meter:
     """Bytes in use and held, over time."""
 
-    def __init__(self, held: Callable[[], int | None]) -> None:
+    def __init__(self, held: Callable[[], int | None], every: int = 1) -> None:
+        """What is held is read with each `every`-th change."""
         self._held = held
+        self._every = every
+        self._changes = 0
         self._lock = threading.Lock()
         self._in_use = 0
         self.peak_in_use = 0
@@ -145,7 +148,9 @@ class Meter:
         with self._lock:
             self._in_use += change
             self.peak_in_use = max(self.peak_in_use, self._in_use)
-            self._read(now)
+            self._changes += 1
+            if self._changes % self._every == 0:
+                self._read(now)
 
     def finish(self, now: float) -> tuple[int | None, float | None, int | None]:
         """Peak, average and end."""

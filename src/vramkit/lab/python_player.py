@@ -44,6 +44,7 @@ class PythonPlayer:
         device: Device,
         measure: Measure,
         raw_streams: bool,
+        read_every: int = 1,
     ) -> None:
         self._program = program
         self._checked = checked
@@ -51,7 +52,7 @@ class PythonPlayer:
         self._device = device
         self._raw_streams = raw_streams
         self._clock = clock_of(device.driver)
-        self._meter = Meter(allocator.held) if measure == "memory" else None
+        self._meter = Meter(allocator.held, read_every) if measure == "memory" else None
         self._handles: list[object] = [None] * program.allocations
         self._own: list[Stream | None] = [None] * program.allocations
         begin = (lambda now: None) if self._meter is None else self._meter.begin

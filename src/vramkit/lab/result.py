@@ -44,6 +44,14 @@ class Row(msgspec.Struct):
     """Figures along the workload, by name; of the last repetition that has some, as are the
     drawings."""
     drawings: list[Block] = []
+    repetitions: int = 0
+    """That came to an end, the one that failed with them: a quantity may lack values of some."""
+
+    def lacks(self, repetitions: int) -> int:
+        """Of so many. A row that failed is not tried again."""
+        if self.outcome not in ("measured", "not run"):
+            return 0
+        return repetitions - self.repetitions
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -95,6 +103,8 @@ class Report(msgspec.Struct):
     """Why the run ended early; empty: it came to its end."""
     command: str = ""
     """That measures the same again; empty where no command did."""
+    continued: list[str] = []
+    """Dates of the runs that went on with this one, by `--continue`."""
     sites: list[Site] = []
     """Of a run on a cluster: who has measured what. The card, the machine and the versions above
     are then those of the card that was asked first."""

@@ -45,6 +45,8 @@ class Run:
     """Where repetitions are measured; None: one after the other on this machine."""
     again: Again = field(default_factory=Again)
     """Repetitions that were lost with a card elsewhere, and measured again."""
+    continued: str = ""
+    """The date, where the report is one of an earlier run: it is noted with the first value."""
     problem: bool = False
     """It ended early because nothing more could be measured elsewhere."""
 
@@ -70,7 +72,8 @@ class Run:
                     self._here(setup, turns)
                 else:
                     self._there(setup, turns, self.elsewhere)
-            self.report.stopped = ""
+            unfinished = any(row.lacks(self.report.repetitions) for row in self.report.rows)
+            self.report.stopped = "not all of its rows were continued" if unfinished else ""
         except (Stopped, PlaceError) as why:
             self.problem = isinstance(why, PlaceError)
             self.report.stopped = str(why)
@@ -89,6 +92,9 @@ class Run:
             self._say(what)
 
         def take(case: Case, ended: Ended, seconds: float | None) -> None:
+            if self.continued:
+                self.report.continued.append(self.continued)
+                self.continued = ""
             self._rows.take(subject, case, repetition, ended, seconds)
             self.changed(self.report)
 
@@ -102,7 +108,7 @@ class Run:
             self._stopping.in_a_hurry,
             self.clock,
         )
-        turn.measure(self._rows.left(subject))
+        turn.measure(self._rows.left(subject, repetition))
 
     def _there(self, setup: Setup, turns: list[list[str]], elsewhere: Elsewhere) -> None:
         name = "repetition {} of " + str(self.report.repetitions)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 Value = str | int | float | bool | list[str]
 Settings = Mapping[str, Value]
+NONE: Settings = {}
 
 SWITCH = {"on": True, "yes": True, "true": True, "off": False, "no": False, "false": False}
 
@@ -71,10 +72,24 @@ class Setting:
             return None
 
 
-def resolve(declared: Sequence[Setting], given: Sequence[str]) -> dict[str, Value]:
-    """All settings by name: those given as NAME=VALUE, else their defaults. Raises ValueError."""
+def pairs(declared: Sequence[Setting], values: Settings) -> list[str]:
+    """NAME=VALUE, for resolve(), of those that are not at their defaults."""
+    return [
+        f"{setting.name}={values[setting.name]}"
+        for setting in declared
+        if values[setting.name] != setting.default
+    ]
+
+
+def resolve(
+    declared: Sequence[Setting], given: Sequence[str], before: Settings = NONE
+) -> dict[str, Value]:
+    """All settings by name: those given as NAME=VALUE, else as before, else their defaults.
+
+    Raises ValueError.
+    """
     by_name = {setting.name: setting for setting in declared}
-    values: dict[str, Value] = {setting.name: setting.default for setting in declared}
+    values = {name: before.get(name, setting.default) for name, setting in by_name.items()}
     for pair in given:
         name, equals, text = pair.partition("=")
         if not equals:

@@ -42,6 +42,7 @@ SUBJECTS = {
     "exits": "",
     "crashes": "",
     "hangs_in_c": "",
+    "changes": "",
     "absent": "its package is not installed",
 }
 QUANTITIES = {"time": Quantity("time", "ms"), "room": Quantity("memory", "bytes")}
@@ -81,6 +82,8 @@ class Fake:
             if subject == "draws":
                 long = [float(point) for point in range(100_000)]
                 return Measured({"time": 1.0}, {"held": long}, [Text(f"turn {lab.repetition}")])
+            if subject == "changes":  # what it measures
+                return {"room": 1.0} if lab.repetition % 2 else {"time": 1.0}
             if subject == "not_a_number":
                 return {"time": float("nan")}
             if subject == "unknown_quantity":

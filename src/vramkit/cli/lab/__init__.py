@@ -20,7 +20,7 @@ COMMANDS = {
 }
 STATUSES = (
     "Exit status: 0 measured, 1 nothing could be measured or kept, 2 wrong usage, 128 + the signal "
-    "that ended it early (130: Ctrl-C); what was measured until then is kept."
+    "that ended it early (130: Ctrl-C); --continue goes on with what was measured until then."
 )
 
 

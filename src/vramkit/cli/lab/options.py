@@ -5,8 +5,16 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from vramkit.lab.result import Report
+
+REPETITIONS = 5
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,9 @@ class Options:
         Seconds that one repetition of a case may take. Default: 120.
     on
         Measure repetitions on the cards of Ray: ray (what is there) or ray:ADDRESS. Default: here.
+    continue_
+        The file of a result that ended early: what it lacks is measured, on the same card and
+        machine, with the same versions. What else is not given is as in it; --output too.
     output
         The file for the result (JSON), written after each measurement.
     html
@@ -47,20 +58,31 @@ class Options:
     device: int = 0
     subjects: list[str] = field(default_factory=list)
     cases: list[str] = field(default_factory=list)
-    repetitions: int = 5
-    seed: int = 0
+    repetitions: int | None = None
+    seed: int | None = None
     set: list[str] = field(default_factory=list)
     time_limit: float | None = None
     case_limit: float = 120.0
     on: str | None = None
+    continue_: Annotated[Path | None, Parameter(name="--continue")] = None
     output: Path | None = None
     html: Path | None = None
     json: bool = False
 
+    def filled(self, before: Report | None) -> Options:
+        """What was not given is as in the result that the run goes on with, else the default."""
+        repetitions, seed = (before.repetitions, before.seed) if before else (REPETITIONS, 0)
+        return replace(
+            self,
+            repetitions=repetitions if self.repetitions is None else self.repetitions,
+            seed=seed if self.seed is None else self.seed,
+            output=self.output or self.continue_,
+        )
+
     def command(self, start: Sequence[str], driver: str | None) -> str:
         """That measures the same again; it begins with `start`. Without a driver nodes choose."""
-        words = [*start, *(["--driver", driver] if driver else []), "--seed", str(self.seed)]
-        words += ["--repetitions", str(self.repetitions)]
+        words = [*start, *(["--driver", driver] if driver else []), "--seed", str(self.seed or 0)]
+        words += ["--repetitions", str(self.repetitions or REPETITIONS)]
         if self.device:
             words += ["--device", str(self.device)]
         for option, values in (("--subjects", self.subjects), ("--cases", self.cases)):

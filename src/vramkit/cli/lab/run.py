@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from cyclopts import Parameter
 
 from vramkit.cli.errors import CommandError, UsageError
 from vramkit.cli.files import must_be_replaceable, must_be_writable
-from vramkit.cli.lab.options import Options
+from vramkit.cli.lab.options import REPETITIONS, Options
 from vramkit.cli.lab.prepare import NOTHING, Found, connected_place, given_driver, here, there
 from vramkit.cli.lists import names
 
@@ -42,9 +43,11 @@ def run_experiment(
     """`start` has the first words of the command, where it is another than `vramkit lab NAME`, and
     `settings` are those that it has instead of --set."""
     from vramkit.lab.catalog import find
-    from vramkit.lab.settings import resolve
+    from vramkit.lab.settings import pairs, resolve
 
     _check(options)
+    before = _before(name, options)
+    options = options.filled(before)
     experiment = find(name)
     try:
         driver = given_driver(options) if options.on is not None else None
@@ -53,17 +56,20 @@ def run_experiment(
     with connected_place(options, driver) as place:
         try:
             if settings is None:
-                settings = resolve(experiment.settings, options.set)
+                kept = {} if before is None else before.settings
+                settings = resolve(experiment.settings, options.set, kept)
+                if before is not None:
+                    options = replace(options, set=pairs(experiment.settings, settings))
             found = (
                 here(experiment, options, settings)
                 if place is None
                 else there(name, driver, settings, place)
             )
-            command = options.command(start or ("vramkit", "lab", name), found.named)
-            run = _prepared(experiment, name, options, found, settings, command)
+            start = start or ("vramkit", "lab", name)
+            run = _prepared(experiment, name, options, found, settings, start, before)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        return _measured(run, options, found, f"vramkit {start[1] if start else 'lab'}")
+        return _measured(run, options, found, f"vramkit {start[1]}")
 
 
 def _measured(run: Run, options: Options, found: Found, said: str) -> int:
@@ -85,14 +91,32 @@ def _measured(run: Run, options: Options, found: Found, said: str) -> int:
     return 0 if measured and keeper.error is None and not run.problem else NOTHING
 
 
+def _before(name: str, options: Options) -> Report | None:
+    """The result of --continue."""
+    from vramkit.cli.lab.show_ import read_result
+
+    path = options.continue_
+    if path is None:
+        return None
+    if options.on is not None:
+        raise UsageError("--continue is for this machine; with --on a run measures all of its own")
+    if not path.is_file():
+        raise UsageError(f"--continue {path}: there is no such file; --output {path} begins one")
+    before = read_result(path)
+    if before.experiment != name:
+        raise UsageError(f"--continue {path}: that is a result of {before.experiment}")
+    return before
+
+
 def _check(options: Options) -> None:
     """Before anything runs."""
+    output = options.output or options.continue_
     for option, number, least in (
         ("--repetitions", options.repetitions, 1),
         ("--device", options.device, 0),
         ("--seed", options.seed, 0),
     ):
-        if number < least:
+        if number is not None and number < least:
             raise UsageError(f"{option} is {number}; it may be {least} or more")
     for option, seconds in (
         ("--time-limit", options.time_limit),
@@ -100,11 +124,11 @@ def _check(options: Options) -> None:
     ):
         if seconds is not None and not seconds > 0:
             raise UsageError(f"{option} is {seconds}; it may be a number of seconds above 0")
-    if options.output is not None:
-        must_be_replaceable("--output", options.output)
+    if output is not None:
+        must_be_replaceable("--output" if options.output else "--continue", output)
     if options.html is not None:
         must_be_writable("--html", options.html)
-        if options.output is not None and options.html.resolve() == options.output.resolve():
+        if output is not None and options.html.resolve() == output.resolve():
             raise UsageError(f"--output and --html are both {options.html}")
 
 
@@ -114,14 +138,28 @@ def _prepared(
     options: Options,
     found: Found,
     settings: dict[str, Value],
-    command: str,
+    start: Sequence[str],
+    before: Report | None,
 ) -> Run:
+    """`start`: the first words of the command."""
     from vramkit.lab.collect import report_at
-    from vramkit.lab.experiment import chosen, chosen_cases
+    from vramkit.lab.continued import NotTheSame, continued
+    from vramkit.lab.experiment import Case, chosen, chosen_cases
     from vramkit.lab.run import Run
 
-    cases = chosen_cases(names(options.cases), experiment.cases(settings))
+    known = experiment.cases(settings)
+    cases = chosen_cases(names(options.cases), known)
     wanted = chosen(names(options.subjects), list(found.subjects), "subject")
+    if before is not None:
+        had = {row.subject for row in before.rows}
+        had_cases = {Case(row.workload, row.arm) for row in before.rows}
+        wanted = [each for each in wanted if options.subjects or each in had]
+        cases = [case for case in cases if options.cases or case in had_cases]
+        options = replace(
+            options,
+            subjects=[each for each in found.subjects if each in {*wanted, *had}],
+            cases=[case.name for case in known if case in {*cases, *had_cases}],
+        )
     subjects = {each: found.subjects[each] for each in wanted}
     if all(subjects.values()):
         reasons = "; ".join(f"{each}: {why}" for each, why in subjects.items())
@@ -131,10 +169,17 @@ def _prepared(
         name,
         found.site,
         settings=settings,
-        seed=options.seed,
-        repetitions=options.repetitions,
-        command=command,
+        seed=options.seed or 0,
+        repetitions=options.repetitions or REPETITIONS,
+        command=options.command(start, found.named),
     )
+    date = report.date
+    if before is not None:
+        keys = [(subject, case) for subject in wanted for case in cases]
+        try:
+            report = continued(before, report, found.subjects, known, keys)
+        except NotTheSame as error:
+            raise UsageError(f"--continue {options.continue_}: {error}") from error
     return Run(
         experiment,
         name,
@@ -146,6 +191,7 @@ def _prepared(
         case_seconds=options.case_limit,
         seconds=options.time_limit,
         elsewhere=found.elsewhere,
+        continued="" if before is None else date,
     )
 
 

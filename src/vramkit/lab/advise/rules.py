@@ -27,17 +27,26 @@ Verdict = Literal["do", "consider", "no need", "cannot say"]
 Topic = Literal["allocator", "card", "offload", "batch", "sharing"]
 
 
+FigureUnit = Literal["bytes", "s", "share"]
+
+
 class Prediction(msgspec.Struct, frozen=True):
     """A figure that following the advice should show."""
 
+    key: Literal["saved", "held", "less", "card", "streamed", "pass", "batch", "idle", "switch"]
+    """Which figure it is, however it is worded."""
     what: str
     value: float
-    unit: Literal["bytes", "s", "share"]
+    unit: FigureUnit
     bound: Literal["about", "at most", "at least"]
 
     @property
     def shown(self) -> str:
-        return {"bytes": bytes_text, "s": time_text, "share": share_text}[self.unit](self.value)
+        return figure_text(self.value, self.unit)
+
+
+def figure_text(value: float, unit: FigureUnit) -> str:
+    return {"bytes": bytes_text, "s": time_text, "share": share_text}[unit](value)
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -143,7 +152,7 @@ def allocation_time(observed: Observed, card: Card) -> Advice:
             " It also saves the waits of cuMemFree, which are not counted: "
             f"{count_text(timing.waiting_frees, 'free')} came while kernels may have been running."
         )
-    predicted = [Prediction(saved, share, "share", "at most")]
+    predicted = [Prediction("saved", saved, share, "share", "at most")]
     if share < NOTICED:
         return Advice(
             "allocator",
@@ -191,13 +200,13 @@ def held_memory(observed: Observed, pooled: Pooled | None) -> Advice:
             "than is in use at the peak; what the program's own allocator held is not in this "
             "file.",
             rule,
-            [Prediction("held by the pool", pooled.held, "bytes", "about")],
+            [Prediction("held", "held by the pool", pooled.held, "bytes", "about")],
             ["vramkit replay TRACE"],
         )
     less = observed.held - pooled.held
     predicted = [
-        Prediction("held by the pool", pooled.held, "bytes", "about"),
-        Prediction("less than now", max(less, 0), "bytes", "about"),
+        Prediction("held", "held by the pool", pooled.held, "bytes", "about"),
+        Prediction("less", "less than now", max(less, 0), "bytes", "about"),
     ]
     if less <= TRUSTED * observed.held:
         return Advice(
@@ -251,10 +260,10 @@ def room(observed: Observed, card: Card, pooled: Pooled | None) -> Advice:
             "do",
             f"It does not fit {card.name} {by}: {text}; {bytes_text(card.room)} are there.",
             rule,
-            [Prediction("memory of the card", least + CONTEXT_BYTES, "bytes", "at least")],
+            [Prediction("card", "memory of the card", least + CONTEXT_BYTES, "bytes", "at least")],
             check,
         )
-    predicted = [Prediction("memory of the card", held + CONTEXT_BYTES, "bytes", "about")]
+    predicted = [Prediction("card", "memory of the card", held + CONTEXT_BYTES, "bytes", "about")]
     spare = bytes_text(card.room - held)
     if held * (1 + TRUSTED) > card.room:
         return Advice(
@@ -315,8 +324,10 @@ def smaller(observed: Observed, card: Card, pooled: Pooled | None) -> list[Advic
                 "weights; optimizer state cannot be streamed.",
                 rule,
                 [
-                    Prediction("streamed in each pass", streamed, "bytes", "about"),
-                    Prediction("time of a pass", streamed / card.link_bytes_per_s, "s", "at least"),
+                    Prediction("streamed", "streamed in each pass", streamed, "bytes", "about"),
+                    Prediction(
+                        "pass", "time of a pass", streamed / card.link_bytes_per_s, "s", "at least"
+                    ),
                 ],
                 [
                     f"vramkit plan MODEL --budget {max(budget >> 20, 1)}MiB",
@@ -335,7 +346,7 @@ def smaller(observed: Observed, card: Card, pooled: Pooled | None) -> list[Advic
                     "goes grows with the batch.",
                     f"room of {bytes_text(card.room - observed.lasting)} beside what lasts, for "
                     f"{bytes_text(changing)} that come and go",
-                    [Prediction("of today's batch", part, "share", "at most")],
+                    [Prediction("batch", "of today's batch", part, "share", "at most")],
                     ["torch.cuda.max_memory_reserved()  # with the smaller batch"],
                 )
             )
@@ -357,7 +368,7 @@ def sharing(observed: Observed, card: Card, pooled: Pooled | None) -> Advice:
             "needs the times of launches, as `vramkit record` writes them",
             check=RECORD,
         )
-    idle = Prediction("without a kernel", timing.idle_share, "share", "at least")
+    idle = Prediction("idle", "without a kernel", timing.idle_share, "share", "at least")
     if timing.idle_share < IDLE:
         return Advice(
             "sharing",
@@ -388,6 +399,6 @@ def sharing(observed: Observed, card: Card, pooled: Pooled | None) -> Advice:
         f"programs do not fit together: they would take turns, and a switch moves "
         f"{bytes_text(short)} each way.",
         rule,
-        [idle, Prediction("time of a switch", switch, "s", "at least")],
+        [idle, Prediction("switch", "time of a switch", switch, "s", "at least")],
         check,
     )

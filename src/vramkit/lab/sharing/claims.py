@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from vramkit.lab.claims import Claim, settled
+from vramkit.lab.claims import FACTOR, Claim, Verdict, settled
 from vramkit.lab.experiment import Finding
 from vramkit.lab.figures import figure, plainly, within
 from vramkit.lab.result import Report
@@ -22,12 +23,12 @@ from vramkit.lab.sharing.cases import (
     TurnsCase,
     without_eviction,
 )
-from vramkit.report.units import value_text
+from vramkit.report.units import bytes_text, rate_text, value_text
 
 PAGE = 4096
 FAULT_SECONDS = 15e-6
 LINK = 16e9
-ADDED_PASSES, ADDED_BYTES, NATIVE_SECONDS = 4000, 12e9, 155.0
+ADDED_PASSES, ADDED_BYTES, NATIVE_SECONDS, MANAGED_SECONDS = 4000, 12e9, 155.0, 159.0
 """Of the program that the study ran: additions of arrays that have 12 GB together."""
 QUANTUM = 30.0
 MATTERS = 0.10
@@ -41,9 +42,24 @@ AXES = {
 """From the study's case (12 GiB, 30 s), with windows of 32 launches, one thing at a time."""
 
 
-def claims(report: Report) -> list[Claim]:
-    """Those for which the report has figures."""
-    return [*_switches(report), *_shares(report), *_elsewhere()]
+@dataclass(frozen=True)
+class Managed:
+    """What a card has answered about managed memory. Rates are of sweeps, in bytes a second."""
+
+    card: str
+    nbytes: int
+    native_rate: float
+    """Of memory of cuMemAlloc."""
+    first_rate: float
+    """Of the sweep that touches it first."""
+    later_rate: float
+    shown: int | None
+    """Of it, once it was swept: what NVML shows for the process, or for the card. None: no NVML."""
+
+
+def claims(report: Report, managed: Managed | None = None) -> list[Claim]:
+    """Those for which the report has figures, and two for which a card has."""
+    return [*_switches(report), *_shares(report), *_from_figures(), *_on_card(managed)]
 
 
 def _switch(report: Report, mode: str, case: SwitchCase) -> float | None:
@@ -140,8 +156,8 @@ def _shares(report: Report) -> Iterator[Claim]:
         )
 
 
-def _elsewhere() -> Iterator[Claim]:
-    """What no simulated card can tell."""
+def _from_figures() -> Iterator[Claim]:
+    """What follows from the study's own."""
     rate = 1 / FAULT_SECONDS
     part = _percent(QUANTUM * rate * PAGE / PROGRAM)
     yield settled(
@@ -158,17 +174,49 @@ def _elsewhere() -> Iterator[Claim]:
         "in part",
         "in part: in its own figures, 4,000 passes over 12 GB in 155 s against the link",
     )
-    yield settled(
-        "managed memory alone costs 159 s in place of 155 s",
-        "Put into the model as the first touch of 12 GiB: 4 s, 2.6 %.",
-        "cannot be said here",
-        "a question to a card",
+
+
+def _on_card(managed: Managed | None) -> Iterator[Claim]:
+    """What no simulated card can tell."""
+    cost = "managed memory alone costs 159 s in place of 155 s"
+    shown = "1 GB is shown while 12 GB are used"
+    if managed is None:
+        question = "a question to a card"
+        model = "Put into the model as the first touch of 12 GiB: 4 s, 2.6 %."
+        yield settled(cost, model, "cannot be said here", question)
+    else:
+        yield settled(cost, *_cost_of_managed(managed))
+    if managed is None or managed.shown is None:
+        counters = "A question to a driver's own counters, under `vramkit run --mode paged`."
+        yield settled(shown, counters, "cannot be said here", "a question to a card")
+    else:
+        yield settled(shown, *_shown_of_managed(managed, managed.shown))
+
+
+def _cost_of_managed(managed: Managed) -> tuple[str, Verdict, str]:
+    native = ADDED_PASSES / managed.native_rate
+    part = (1 / managed.first_rate + (ADDED_PASSES - 1) / managed.later_rate) / native - 1
+    claimed = MANAGED_SECONDS / NATIVE_SECONDS - 1
+    near = claimed / FACTOR <= part <= claimed * FACTOR
+    return (
+        f"{_percent(part)} on an {managed.card}: sweeps of {bytes_text(managed.nbytes)} at "
+        f"{rate_text(managed.first_rate)} at the first touch, {rate_text(managed.later_rate)} "
+        f"later, and {rate_text(managed.native_rate)} with memory of cuMemAlloc.",
+        "confirmed" if near else "in part" if part > 0 else "not confirmed",
+        f"confirmed: between half and twice {_percent(claimed)} for {ADDED_PASSES:,} sweeps, of "
+        "which the first touches the memory; in part: another cost",
     )
-    yield settled(
-        "1 GB is shown while 12 GB are used",
-        "A question to a driver's own counters, under `vramkit run --mode paged`.",
-        "cannot be said here",
-        "a question to a card",
+
+
+def _shown_of_managed(managed: Managed, shown: int) -> tuple[str, Verdict, str]:
+    part = shown / managed.nbytes
+    verdict: Verdict = "confirmed" if part < 0.1 else "in part" if part < 0.9 else "not confirmed"
+    return (
+        f"Of {bytes_text(managed.nbytes)} that were swept on an {managed.card}, NVML shows "
+        f"{bytes_text(shown)}.",
+        verdict,
+        "confirmed: less than a tenth of what is on the card is shown; in part: less than nine "
+        "tenths",
     )
 
 

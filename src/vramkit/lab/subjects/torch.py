@@ -79,7 +79,8 @@ class TorchAllocator:
         self._device = device
         self._alloc = cuda.caching_allocator_alloc
         self._delete = cuda.caching_allocator_delete
-        self._reserved = cuda.memory_reserved
+        # As they come from C++; memory_reserved() flattens all of them first, in every call.
+        self._statistics = cuda.memory_stats_as_nested_dict
         self._error: type[BaseException] = cuda.OutOfMemoryError
 
     def allocate(self, size: int, stream: Stream) -> object:
@@ -99,7 +100,7 @@ class TorchAllocator:
         return int(handle[0])
 
     def held(self) -> int:
-        return int(self._reserved(self._device))
+        return int(self._statistics(self._device)["reserved_bytes"]["all"]["current"])
 
 
 TORCH = (
