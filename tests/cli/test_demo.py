@@ -7,13 +7,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import msgspec
 import pytest
 
 from tests.lab.runs import report
-from vramkit.demo import card, weights
+from vramkit.demo import card, overlap, pool, sharing, weights
 from vramkit.demo import lab as studies
 from vramkit.demo.chapter import Chapter, ChapterResult, Context, same_results
 from vramkit.demo.lab import OF_ALLOCATORS, OF_THE_SMALL_CARD, chart
@@ -258,6 +258,12 @@ def test_a_mark_follows_from_the_figures_and_not_from_whose_they_are() -> None:
     assert marked(swap=0.8, prefetch=None, paged=47.0) == ["swap"]
     assert marked(swap=50.0, paged=47.0) == ["paged"]
     assert marked(swap=None) == []
+
+
+@pytest.mark.parametrize("chapter", [overlap, weights, pool, sharing, studies])
+def test_code_that_a_chapter_shows_fits_a_terminal_of_80_columns(chapter: ModuleType) -> None:
+    """Beside the numbers of its lines."""
+    assert max(map(len, chapter.SHOWN.splitlines())) <= 74
 
 
 def test_results_that_differ_are_told() -> None:

@@ -42,15 +42,15 @@ OF_ALLOCATORS = (
     "all changes are below 5 %",
 )
 """Of their claims those that are copied most."""
-COLUMNS = ["what the studies say", "", "measured here"]
+COLUMNS = ["what the studies say", "verdict", "measured here"]
 POLICIES = ("auto", *STUDY_MS)
 CASES = "5 GB/s/*,1.76 GB/s/in step with the layer"
 SHOWN = """\
-$ vramkit lab allocators                 # on your card, beside RMM, CuPy and PyTorch
-$ vramkit lab sharing --driver sim       # what this chapter ran
+$ vramkit lab allocators            # on your card, beside other libraries
+$ vramkit lab sharing --driver sim  # what this chapter ran
 $ vramkit record -o trace.csv.gz -- python train.py
-$ vramkit replay trace.csv.gz            # what each allocator would have held
-$ vramkit advise trace.csv.gz            # what would help, and how to check it
+$ vramkit replay trace.csv.gz       # what each allocator would have held
+$ vramkit advise trace.csv.gz       # what would help, and how to check it
 """
 
 
