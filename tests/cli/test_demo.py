@@ -99,6 +99,7 @@ def test_the_guided_run_says_simulated_and_where_the_report_is(
     text = report.read_text(encoding="utf-8")
     assert "simulated · h200" in text
     assert "wrong_order.py" in text and text.count('class="timeline"') == 4
+    assert "simulated: fixed_pool of 2 GiB: out of memory" in text
     assert "The order was kept" in text and text.count('class="chart memory"') == 3
     assert not re.search(r"https?://|@import|url\(|<link|<script[^>]+src|<img", text)
 

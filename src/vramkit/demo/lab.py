@@ -9,7 +9,7 @@ import msgspec
 
 from vramkit.demo.chapter import Chapter, ChapterResult, Context
 from vramkit.lab.allocators.claims import CLAIMS as of_allocators
-from vramkit.lab.claims import Claim, Judged
+from vramkit.lab.claims import NOT_MEASURED, Claim, Judged
 from vramkit.lab.figures import figure
 from vramkit.lab.fragmentation.claims import CLAIMS as of_fragmentation
 from vramkit.lab.result import Report
@@ -154,8 +154,17 @@ def _of_allocators(measured: dict[str, Report]) -> list[tuple[Claim, Judged]]:
         for claim in claims:
             if claim.text in OF_ALLOCATORS:
                 of = "small card" if claim.text == OF_THE_SMALL_CARD else name
-                found.append((claim, claim.judged(measured[of])))
+                found.append((claim, _marked(claim, measured[of])))
     return found
+
+
+def _marked(claim: Claim, report: Report) -> Judged:
+    """Claims of times say by themselves that they are simulated; in a table of a card's figures one
+    of bytes should, too."""
+    found = claim.judged(report)
+    if report.simulated is None or claim.of_times or found == NOT_MEASURED:
+        return found
+    return Judged(found.verdict, f"simulated: {found.figures}", found.rule)
 
 
 def _rows_measured(report: Report) -> int:
