@@ -4,7 +4,6 @@ Each part runs in a process of its own: none finds the card taken by another, an
 missing, fails or takes too long leaves the others their figures.
 """
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,9 @@ import python_fragmentation as fragmentation
 import python_pairs as pairs
 from rows import Row, timed_out
 
+from vramkit import driver
+from vramkit.lab.subjects import SUBJECTS
+
 GIB = 1 << 30
 Measurements = Iterator[tuple[Row, Callable[[Row], None]]]
 """Rows with names and unit, each with what fills it in."""
@@ -34,7 +36,6 @@ class Part(msgspec.Struct, frozen=True):
     limit_s: int
     """Three times what it is expected to take, most of that for the import."""
     measurements: Callable[[Namespace], Measurements]
-    environment: dict[str, str] = {}
 
 
 class Found(msgspec.Struct):
@@ -63,13 +64,16 @@ def of_pairs(loops: Callable[[], pairs.Loops]) -> Callable[[Namespace], Measurem
     return measurements
 
 
-def of_fragmentation(
-    allocator: str, make: Callable[[int], fragmentation.Peer]
-) -> Callable[[Namespace], Measurements]:
+def of_fragmentation(subject: str) -> Callable[[Namespace], Measurements]:
     def measurements(options: Namespace) -> Measurements:
-        cap, fill = options.cap_gib * GIB, options.fill_gib * GIB
-        measure = partial(fragmentation.measure, peer=make(cap), cap=cap, fill=fill)
-        yield Row("fragmentation", allocator, "ms"), measure
+        measure = partial(
+            fragmentation.measure,
+            subject=SUBJECTS[subject],
+            device=driver.open("cuda").device(),
+            cap=options.cap_gib * GIB,
+            fill=options.fill_gib * GIB,
+        )
+        yield Row("fragmentation", subject, "ms"), measure
 
     return measurements
 
@@ -77,7 +81,6 @@ def of_fragmentation(
 RMM = ("rmm-cu13", "rmm-cu12", "rmm")
 CUPY = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
 TORCH = ("torch",)
-EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 # In the order in which they run: ours first, the slow ones last.
 PARTS = {
     "python": Part((), 10, of_pairs(pairs.empty_loops)),
@@ -85,14 +88,9 @@ PARTS = {
     "cupy": Part(CUPY, 20, of_pairs(pairs.cupy_loops)),
     "torch": Part(TORCH, 30, of_pairs(pairs.torch_loops)),
     "rmm": Part(RMM, 25, of_pairs(pairs.rmm_loops)),
-    "cupy_fragmentation": Part(CUPY, 25, of_fragmentation("cupy_pool", fragmentation.Cupy)),
-    "torch_fragmentation": Part(TORCH, 35, of_fragmentation("torch", fragmentation.Torch)),
-    "torch_expandable_fragmentation": Part(
-        TORCH,
-        35,
-        of_fragmentation("torch_expandable", fragmentation.ExpandableTorch),
-        EXPANDABLE,
-    ),
+    "cupy_fragmentation": Part(CUPY, 25, of_fragmentation("cupy_pool")),
+    "torch_fragmentation": Part(TORCH, 35, of_fragmentation("torch")),
+    "torch_expandable_fragmentation": Part(TORCH, 35, of_fragmentation("torch_expandable")),
 }
 
 
@@ -145,7 +143,6 @@ def run_part(name: str, options: Namespace, left_s: float) -> tuple[Found, str]:
                 text=True,
                 timeout=limit,
                 check=False,
-                env=os.environ | part.environment,
             )
             if ended.returncode != 0:
                 wrong = (ended.stderr.strip().splitlines() or [f"status {ended.returncode}"])[-1]

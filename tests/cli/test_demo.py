@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
+import msgspec
 import pytest
 
-from vramkit.demo import card, weights
-from vramkit.demo.chapter import Context, same_results
-from vramkit.demo.lab import OF_ALLOCATORS, chart
+from tests.lab.runs import report
+from vramkit.demo import card, overlap, pool, sharing, weights
+from vramkit.demo import lab as studies
+from vramkit.demo.chapter import Chapter, ChapterResult, Context, same_results
+from vramkit.demo.lab import OF_ALLOCATORS, OF_THE_SMALL_CARD, chart
 from vramkit.driver import Driver
 from vramkit.report.blocks import BarChart, Callout, Text, Timeline
 
@@ -37,12 +42,19 @@ def test_the_facts_show_a_saving_a_pool_and_a_caught_race(
     assert 0 < sharing["out_bytes"] <= sharing["turns"] * sharing["program_bytes"]
     assert studies["claims"]["a switch by page faults takes 47 s"] == "in part"
     assert studies["claims"]["`history` takes 16,400 ms"] == "not confirmed"
-    memory = "on a card of 4 GB with a peak of 3.5 GB a pool must hold the peak"
-    assert studies["claims"][memory] == "confirmed"
+    assert studies["claims"][OF_THE_SMALL_CARD] == "confirmed"
     assert studies["claims"]["the pool gets faster by 14.2 %"] == "cannot be said here"
     assert set(OF_ALLOCATORS) < studies["claims"].keys()
     assert studies["switch_seconds"]["paged"] == pytest.approx(47.19, abs=0.01)
     assert 0.8 < studies["switch_seconds"]["swap"] < 0.9
+    # How long the demo takes follows from how much it measures: cases times subjects.
+    assert studies["rows_measured"] == {
+        "allocators": 2 * 5,
+        "small card": 4 * 2 + 3,
+        "fragmentation": 5,
+        "sharing": 46 * 3,
+        "weights": 4 * 5,
+    }
     assert card["multiprocessors"] == 132
     assert overlap["same_results"] is True
     # Four equal pairs: eight steps in a row against five overlapped ones.
@@ -87,6 +99,7 @@ def test_the_guided_run_says_simulated_and_where_the_report_is(
     text = report.read_text(encoding="utf-8")
     assert "simulated · h200" in text
     assert "wrong_order.py" in text and text.count('class="timeline"') == 4
+    assert "simulated: fixed_pool of 2 GiB: out of memory" in text
     assert "The order was kept" in text and text.count('class="chart memory"') == 3
     assert not re.search(r"https?://|@import|url\(|<link|<script[^>]+src|<img", text)
 
@@ -130,6 +143,72 @@ def test_another_profile_is_named(vramkit_here: VramkitHere) -> None:
     done = vramkit_here("demo", "--json", "--no-report", "--driver", "sim:pcie4-24gb")
     assert done.status == 0
     assert json.loads(done.stdout)["profile"] == "pcie4-24gb"
+
+
+def failing(context: Context) -> ChapterResult:
+    raise RuntimeError("vramkit lab sharing did not end in 120 s")
+
+
+@pytest.fixture
+def one_chapter_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    chapters = (Chapter("The first one", failing), card.CHAPTER)
+    monkeypatch.setattr("vramkit.demo.chapters.CHAPTERS", chapters)
+
+
+@pytest.mark.usefixtures("one_chapter_fails")
+def test_a_chapter_that_fails_does_not_take_the_others_with_it(
+    vramkit_here: VramkitHere, tmp_path: Path
+) -> None:
+    done = vramkit_here("demo", "--driver", "sim")
+    assert done.status == 1
+    assert done.stderr == "vramkit: 1 of 2 chapters failed: “The first one”\n"
+    page = (tmp_path / "vramkit-demo.html").read_text(encoding="utf-8")
+    for text in (done.stdout, page):
+        assert "This chapter failed" in text and "did not end in 120 s" in text
+        assert "Multiprocessors" in text
+
+
+@pytest.mark.usefixtures("one_chapter_fails")
+def test_the_facts_say_which_chapter_failed(vramkit_here: VramkitHere) -> None:
+    done = vramkit_here("demo", "--driver", "sim", "--json", "--no-report")
+    assert done.status == 1 and done.stderr.count("\n") == 1
+    failed, fine = json.loads(done.stdout)["chapters"]
+    assert failed["facts"] == {} and failed["error"] == "vramkit lab sharing did not end in 120 s"
+    assert fine["facts"] and fine["error"] is None
+
+
+def test_the_studies_on_a_real_card_leave_its_memory_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **options: object) -> SimpleNamespace:
+        commands.append(command)
+        return SimpleNamespace(stdout=msgspec.json.encode(report(simulated=None)), stderr=b"")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    on_card = Context(None, None, None, None)  # type: ignore[arg-type]
+    studies.CHAPTER.run(on_card)
+
+    def value(command: list[str], option: str) -> str:
+        return command[command.index(option) + 1]
+
+    on_the_card = [each for each in commands if value(each, "--driver") == "cuda"]
+    assert [each[4] for each in on_the_card] == ["allocators", "fragmentation"]
+    assert not any("memory_limited" in value(each, "--cases") for each in on_the_card)
+    # What bounds the time: cases, subjects, and a limit for each.
+    assert [value(each, "--cases").count(",") for each in on_the_card] == [6, 0]
+    assert {value(each, "--subjects").count(",") for each in on_the_card} == {4}
+    assert {value(each, "--time-limit") for each in commands} == {"60"}
+    others = [each for each in commands if each not in on_the_card]
+    assert {value(each, "--driver") for each in others} == {"sim"}
+
+
+def test_an_experiment_that_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vramkit.demo.lab.SECONDS", 0.01)
+    on_card = Context(None, None, "h200", None)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match=r"vramkit lab allocators did not end in 0\.01 s"):
+        studies.CHAPTER.run(on_card)
 
 
 def test_a_report_in_no_folder_is_refused_before_anything_runs(vramkit_here: VramkitHere) -> None:
@@ -180,6 +259,12 @@ def test_a_mark_follows_from_the_figures_and_not_from_whose_they_are() -> None:
     assert marked(swap=0.8, prefetch=None, paged=47.0) == ["swap"]
     assert marked(swap=50.0, paged=47.0) == ["paged"]
     assert marked(swap=None) == []
+
+
+@pytest.mark.parametrize("chapter", [overlap, weights, pool, sharing, studies])
+def test_code_that_a_chapter_shows_fits_a_terminal_of_80_columns(chapter: ModuleType) -> None:
+    """Beside the numbers of its lines."""
+    assert max(map(len, chapter.SHOWN.splitlines())) <= 74
 
 
 def test_results_that_differ_are_told() -> None:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -261,7 +262,8 @@ def test_help_and_list_say_what_there_is(vramkit_here: VramkitHere) -> None:
     assert "130: Ctrl-C" in own
 
     listed = vramkit_here("lab", "list", NAME, "--driver", "sim")
-    assert "its package is not installed" in listed.stdout and "middle/locked" in listed.stdout
+    assert "its package is not installed" in listed.stdout
+    assert re.search(r"^  middle +plain; locked *$", listed.stdout, re.MULTILINE)
     document = json.loads(vramkit_here("lab", "list", NAME, "--driver", "sim", "--json").stdout)
     (experiment,) = document["experiments"]
     assert document["simulated"] is True

@@ -11,61 +11,17 @@ from typing import Any
 
 import pytest
 
+from tests.lab.numpy_as_cupy import Cupy, numpy
 from tests.lab.support import Plain
 from vramkit import Pool
 from vramkit.driver import Driver
 from vramkit.lab.allocators.array_engine import ArrayEngine
 from vramkit.lab.allocators.engine import GROUPS, Engine
 from vramkit.lab.allocators.frameworks import Work, memory_of
-from vramkit.lab.allocators.install import Blocks, Seen, cupy_malloc, in_cupy, in_rmm
+from vramkit.lab.allocators.install import Blocks, Seen, cupy_malloc, in_cupy, in_rmm, seen_by
 from vramkit.lab.allocators.workloads import CHURN, SIMPLE, WORKLOADS
 
-numpy = pytest.importorskip("numpy")
 MIB = 1 << 20
-
-
-class Stream:
-    """Notes what waits for what."""
-
-    def __init__(self, non_blocking: bool = False) -> None:
-        assert non_blocking, "a blocking stream would wait for the default one"
-        self.waits: list[Stream] = []
-        self.ptr = 0
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *ending: object) -> None:
-        pass
-
-    def record(self) -> Stream:
-        return self
-
-    def wait_event(self, event: Stream) -> None:
-        self.waits.append(event)
-
-    def synchronize(self) -> None:
-        pass
-
-
-class Cupy:
-    """What the engine uses of CuPy; arrays are NumPy's."""
-
-    def __init__(self) -> None:
-        self.cuda = SimpleNamespace(Stream=Stream, Device=lambda: Stream(non_blocking=True))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(numpy, name)
-
-    def ElementwiseKernel(self, inputs: str, output: str, code: str, name: str) -> Any:
-        names = [each.split()[1] for each in inputs.split(", ")]
-        assert code == f"y = {' + '.join(names)}" and output == "int64 y"
-
-        def kernel(*columns: Any) -> Any:
-            assert len(columns) == len(names)
-            return sum(columns)
-
-        return kernel
 
 
 def values(engine: ArrayEngine, column: int) -> list[int]:
@@ -211,7 +167,7 @@ def test_cupy_gets_an_allocator_by_its_own_way_or_by_functions(
 
         monkeypatch.setattr("vramkit.lab.allocators.install.import_module", lambda name: cupy)
         seen = []
-        with in_cupy(Plain(pool, native=False), device, lambda: seen.append(1)):
+        with in_cupy(Plain(pool, native=False), device, seen_by(lambda: seen.append(1))):
             address = current[0](4096)  # type: ignore[operator]
             assert pool.stats().current_usage == 4096
             functions[1](address, 0)
@@ -278,7 +234,7 @@ def read_along(monkeypatch: pytest.MonkeyPatch, *held: int | None) -> dict[str, 
     now = iter(range(1000, 10**6, 100))
     monkeypatch.setattr("time.perf_counter_ns", lambda: next(now))
     workload = replace(CHURN, item=steps, workers=1, items=1)
-    monkeypatch.setattr(Work, "time", lambda self: self._items(ArrayEngine(Cupy()), [], 1))
+    monkeypatch.setattr(Work, "time", lambda self: self.items(ArrayEngine(Cupy()), [], 1))
     work = Work(workload, lambda: ArrayEngine(Cupy()), 0.001, False)
     return memory_of(work, Holding(*held), inside)  # type: ignore[arg-type]
 

@@ -64,13 +64,15 @@ def test_rows_without_figures_are_told_with_their_reason_once_for_a_subject() ->
     rows = [
         Row("a", "absent", outcome="not here", why="no package"),
         Row("b", "absent", outcome="not here", why="no package"),
+        Row("a", "away", outcome="not here", why="no package"),
+        Row("b", "away", outcome="not here", why="no package"),
         Row("a", "full", outcome="out of memory", why="9 GiB are not free"),
         row("full", "b", time=[1.0]),
         Row("a", "late", "locked", {"time": [1.0, 2.0]}, "timed out", "no result"),
         row("late", "b", time=[1.0]),
     ]
     text = " ".join(as_text(report(rows=rows)).split())
-    assert "absent all not here no package" in text
+    assert "absent, away all not here no package" in text
     assert text.count("no package") == 1
     assert "full a out of memory 9 GiB are not free" in text
     assert "late a, locked timed out no result (after 2 repetitions)" in text

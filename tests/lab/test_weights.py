@@ -10,6 +10,7 @@ import pytest
 
 from vramkit.driver import Driver
 from vramkit.lab.experiment import Unmeasured
+from vramkit.lab.settings import resolve
 from vramkit.lab.weights import SWEEP, WEIGHTS, claims, decoder, neighbour, passes, sweep
 from vramkit.lab.weights.cases import (
     DRAWN,
@@ -36,6 +37,7 @@ from vramkit.report.blocks import Table, Timeline
 from vramkit.weights import POLICIES
 from vramkit.weights.passes import Host
 
+from .allocator_reports import made
 from .mode_reports import Figures, lab_as_on_a_card, lab_on, made_up, run_loop
 
 LAYERS = 10
@@ -161,6 +163,25 @@ def test_cases_and_policies_are_each_there_once() -> None:
     assert len({case.name for case in cases}) == len(cases) == 4 * 72
     assert not [case for case in (*whole, *cases) if "," in case.name]
     assert all(policy in swept for policy in POLICIES.values() if policy.depth is not None)
+
+
+def test_no_swept_policy_has_room_for_the_whole_of_the_smallest_model() -> None:
+    """What has room for it streams nothing."""
+    fewest = sweep.FEWEST_LAYERS
+    for each in sweep.all_swept():
+        cell = Cell(each.policy("event"), layers=fewest)
+        assert cell.ring < sum(group.nbytes for group in cell.groups)
+    with pytest.raises(ValueError, match=f"from {fewest} to 1000"):
+        resolve(SWEEP.settings, [f"layers={fewest - 1}"])
+
+
+def test_a_table_of_the_sweep_has_the_links_that_were_measured() -> None:
+    swept = [each for each in sweep.all_swept() if each.link == sweep.LINKS[0]]
+    times = {f"steady_{host}": [1000.0] for host in HOSTS}
+    report = made(SWEEP, {(each.case.workload, each.case.arm, "event"): times for each in swept})
+    for table in (sweep.by_issue(report), sweep.by_depth(report)):
+        assert {row[0] for row in table.rows} == {swept[0].case.workload}
+    assert all(any(cells) for _, *cells in sweep.contrasts(report).rows)
 
 
 @pytest.mark.parametrize("layers", ["1", "4"])

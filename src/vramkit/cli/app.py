@@ -95,7 +95,7 @@ COMMANDS = {
 
         Uses the NVIDIA card of this machine, else the simulated GPU, and says which.
 
-        Exit status: 0 all chapters ran, 1 the driver failed, 2 wrong usage.""",
+        Exit status: 0 all chapters ran, 1 the driver or a chapter failed, 2 wrong usage.""",
 }
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramkit.cli.errors import UsageError
+from vramkit.cli.errors import CommandError, UsageError
 from vramkit.cli.files import must_be_writable
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def demo(
     """
     from vramkit.cli.console import output, print_json, progress
     from vramkit.cli.opening import open_driver_or_simulate
-    from vramkit.demo.chapter import Context
+    from vramkit.demo.chapter import Context, attempt
     from vramkit.demo.chapters import CHAPTERS
     from vramkit.doctor.simulated import profile_name
     from vramkit.report.html import page
@@ -61,7 +61,7 @@ def demo(
     for number, chapter in enumerate(CHAPTERS, 1):
         with progress() as tell:
             tell(chapter.title)
-            result = chapter.run(context)
+            result = attempt(chapter, context)
         results.append((chapter.title, result))
         if console is not None:
             _print_chapter(console, number, chapter.title, result)
@@ -76,10 +76,27 @@ def demo(
                 "profile": profile,
                 "driver": opened.description,
                 "report": None if page_path is None else str(page_path),
-                "chapters": [{"title": title, "facts": result.facts} for title, result in results],
+                "chapters": [
+                    {
+                        "title": title,
+                        "facts": result.facts,
+                        "error": None if result.failure is None else str(result.failure),
+                    }
+                    for title, result in results
+                ],
             }
         )
+    _raise_failures(results)
     return 0
+
+
+def _raise_failures(results: list[tuple[str, ChapterResult]]) -> None:
+    """In one line; each chapter has said in its place what went wrong."""
+    failed = [(title, result.failure) for title, result in results if result.failure is not None]
+    if failed:
+        titles = ", ".join(f"“{title}”" for title, _ in failed)
+        text = f"{len(failed)} of {len(results)} chapters failed: {titles}"
+        raise CommandError(text, 1) from failed[0][1]
 
 
 def _report_path(report: Path | None, no_report: bool) -> Path | None:

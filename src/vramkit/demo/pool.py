@@ -30,7 +30,7 @@ LAYERS = 12
 SHOWN = """\
 address = pool.malloc(4096, stream)
 device.fill(address, 0, 4096, stream=stream)
-pool.free(address)                     # at this point of the stream; no wait
+pool.free(address)           # at this point of the stream; no wait
 """
 
 

@@ -25,8 +25,9 @@ REPEATS = 3
 SHOWN = """\
 with WeightManager(device, groups, sources, budget=two_layers) as weights:
     for group in groups:
-        with weights.using(group.layer, group.name, compute_stream=compute) as address:
-            use(address, stream=compute)  # what follows is copied meanwhile
+        layer, name = group.layer, group.name
+        with weights.using(layer, name, compute_stream=compute) as place:
+            use(place, stream=compute)  # what follows is copied meanwhile
 """
 
 

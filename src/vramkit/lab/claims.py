@@ -113,10 +113,18 @@ def claim_summary(report: Report, claims: Sequence[Claim]) -> Finding:
 
 
 def claim_table(report: Report, claims: Sequence[Claim]) -> Table:
-    rows = []
+    """Those that this run did not ask about are one row."""
+    rows, unasked = [], []
     for claim in claims:
         found = claim.judged(report)
-        rows.append([claim.text, found.verdict, found.figures, found.rule])
+        if found == NOT_MEASURED:
+            unasked.append(claim.text)
+        else:
+            rows.append([claim.text, found.verdict, found.figures, found.rule])
+    if unasked:
+        rows.append(
+            ["; ".join(unasked), NOT_MEASURED.verdict, NOT_MEASURED.figures, NOT_MEASURED.rule]
+        )
     return Table(["claim", "verdict", "figures", "rule"], rows, "What the study claims")
 
 

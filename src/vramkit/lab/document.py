@@ -120,7 +120,8 @@ def _repetitions(row: Row) -> int:
 
 
 def _without_figures(report: Report) -> list[Block]:
-    """Rows of one subject that share a reason are one line."""
+    """Rows of one subject that share a reason are one line, and so are subjects that lack all of
+    them for the same one."""
     cases: dict[tuple[str, str, str], list[str]] = {}
     of_subject: dict[str, int] = {}
     for row in report.rows:
@@ -133,17 +134,22 @@ def _without_figures(report: Report) -> list[Block]:
         cases.setdefault((row.subject, row.outcome, why), []).append(name)
     if not cases:
         return []
-    rows = []
+    subjects: dict[tuple[str, str, str], list[str]] = {}
     for (subject, outcome, why), names in cases.items():
         everywhere = len(names) == of_subject[subject] > 1
-        rows.append([subject, "all" if everywhere else "; ".join(names), outcome, why])
+        of = "all" if everywhere else "; ".join(names)
+        subjects.setdefault((of, outcome, why), []).append(subject)
+    rows = [[", ".join(names), *reason] for reason, names in subjects.items()]
     return [Table(["subject", "cases", "outcome", "why"], rows)]
 
 
 def _how(report: Report) -> list[Block]:
     few = f" {FEW}" if report.repetitions < FEWEST else ""
     simulated = [Text(SIMULATED)] if report.simulated is not None else []
-    settings = [[name, str(value)] for name, value in report.settings.items()]
+    settings = [
+        [name, ", ".join(value) if isinstance(value, list) else str(value)]
+        for name, value in report.settings.items()
+    ]
     machine = report.machine
     versions = {**report.versions, "Python": machine.python, "kernel": machine.kernel}
     return [

@@ -35,7 +35,7 @@ def _figures(report: Report, row: Row, quantities: Sequence[str]) -> list[str]:
     for place, name in enumerate(quantities):
         quantity, values = report.quantities[name], row.values.get(name)
         if not values:
-            texts.append(row.outcome if place == 0 else "")
+            texts.append(row.outcome if place == 0 and row.outcome != "measured" else "")
         elif place == 0:
             texts.append(spread_text(quantity, values))
         else:

@@ -10,8 +10,11 @@ from vramkit.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from vramkit.driver import Driver
-    from vramkit.lab.experiment import Experiment
+    from vramkit.lab.experiment import Case, Experiment
     from vramkit.report.blocks import Block
+
+SHOWN = 8
+"""Arms of a workload that are shown; --json has all of them."""
 
 
 class ListedSetting(msgspec.Struct):
@@ -49,6 +52,7 @@ def list_(
     from vramkit.cli.console import output, print_json
     from vramkit.cli.opening import open_driver_or_simulate
     from vramkit.lab.catalog import EXPERIMENTS, find
+    from vramkit.lab.settings import resolve
     from vramkit.report.terminal import print_block
 
     try:
@@ -56,7 +60,8 @@ def list_(
     except ValueError as error:
         raise UsageError(str(error)) from error
     opened, why = open_driver_or_simulate(driver)
-    found = [_listed(name, each, opened) for name, each in chosen.items()]
+    cases = {name: each.cases(resolve(each.settings, [])) for name, each in chosen.items()}
+    found = [_listed(name, each, opened, cases[name]) for name, each in chosen.items()]
     if json:
         print_json(
             {
@@ -69,15 +74,12 @@ def list_(
     console = output()
     console.print(opened.description + (f": {why}" if why else ""), markup=False)
     for each in found:
-        for block in _blocks(each):
+        for block in _blocks(each, cases[each.name]):
             print_block(console, block)
     return 0
 
 
-def _listed(name: str, experiment: Experiment, driver: Driver) -> Listed:
-    from vramkit.lab.settings import resolve
-
-    cases = experiment.cases(resolve(experiment.settings, []))
+def _listed(name: str, experiment: Experiment, driver: Driver, cases: list[Case]) -> Listed:
     return Listed(
         name,
         experiment.title,
@@ -91,16 +93,28 @@ def _listed(name: str, experiment: Experiment, driver: Driver) -> Listed:
     )
 
 
-def _blocks(listed: Listed) -> list[Block]:
-    from vramkit.report.blocks import Callout, Table, Text
+def _blocks(listed: Listed, cases: list[Case]) -> list[Block]:
+    from vramkit.report.blocks import Callout, Table
 
     subjects = [[name, why or "takes part"] for name, why in listed.subjects.items()]
     settings = [[each.name, str(each.default), each.allowed, each.help] for each in listed.settings]
     found: list[Block] = [
         Callout("note", f"vramkit lab {listed.name}: {listed.title}", listed.question),
         Table(["subject", "here"], subjects),
-        Text(f"Cases: {', '.join(listed.cases)}"),
+        Table(["workload", "arms, for --cases WORKLOAD/ARM"], _arms(cases)),
     ]
     if settings:
         found.append(Table(["setting", "default", "it may be", "what it does"], settings))
     return found
+
+
+def _arms(cases: list[Case]) -> list[list[str]]:
+    """By workload."""
+    by_workload: dict[str, list[str]] = {}
+    for case in cases:
+        by_workload.setdefault(case.workload, []).append(case.arm)
+    rows = []
+    for workload, arms in by_workload.items():
+        more = f"; and {len(arms) - SHOWN} more" if len(arms) > SHOWN else ""
+        rows.append([workload, "; ".join(arms[:SHOWN]) + more])
+    return rows

@@ -84,7 +84,7 @@ class ArrayEngine:
             order = self._cupy.argsort(others)
             ranked = others[order]
             places = self._cupy.searchsorted(ranked, wanted) % len(others)
-            int((ranked[places] == wanted).sum())  # the host waits for the number of matches
+            self._read((ranked[places] == wanted).sum())
             return self._keep(order[places])
 
     def free(self, *columns: int) -> None:
@@ -112,6 +112,10 @@ class ArrayEngine:
 
     def finish_event(self) -> None:
         self.stream.record().synchronize()
+
+    def _read(self, number: Any) -> int:
+        """The host waits for it."""
+        return int(number)
 
     def _array(self, column: int) -> Any:
         return self.arrays.by_number[column][0]

@@ -6,13 +6,14 @@ from vramkit.lab.allocators.claims import CLAIMS
 from vramkit.lab.allocators.experiment import ENGINES, arm_of
 from vramkit.lab.allocators.memory_limited import NAME as MEMORY_LIMITED
 from vramkit.lab.allocators.memory_limited import SIZINGS
+from vramkit.lab.allocators.shares import kernels_text, shares
 from vramkit.lab.allocators.workloads import WORKLOADS
 from vramkit.lab.claims import claim_table
 from vramkit.lab.ranking import measured, medians
 from vramkit.lab.result import Report
 from vramkit.lab.tables import rows_of, subject_bars, subject_table
 from vramkit.report.blocks import Block, Table, Text
-from vramkit.report.units import bytes_text, value_text
+from vramkit.report.units import Unit, bytes_text, value_text
 
 FIGURES = ("time", "pair", "first", "peak_held", "average_held")
 LIMITED = ("time", "peak_held", "average_held", "over_in_use")
@@ -21,8 +22,11 @@ SPLIT = (
     "Allocation, launches and waits are host time, as parts of the workload's time (of several "
     "threads: their mean); the rest of it is the threads' own work and their waits for each other. "
     "A pair is an allocation and its free; the first round is cold, and not part of the time. "
-    "Kernels is time of the card: what the kernels take one after the other, over the workload's "
-    "time; above 1 several ran at a time."
+    "Kernels is time of the card. Modelled ones: what they take one after the other, over the "
+    "workload's time; above 1 several ran at a time. CuPy's: the time in which a stream had an "
+    "operation under way, measured in a round of its own with clocks and events in it; what an "
+    "operation waits for the host is in it, and waits have the launches of operations that read a "
+    "size back."
 )
 
 
@@ -36,7 +40,9 @@ def blocks(report: Report) -> list[Block]:
     for workload, arm in cases:
         title = f"{WORKLOADS[workload].title}: {workload}, {arm}{_in_use(report, workload, arm)}"
         found.append(subject_table(report, workload, arm, FIGURES, title))
-        found.append(split_table(report, workload, arm))
+        split = split_table(report, workload, arm)
+        if split.rows:
+            found.append(split)
     limited = [(MEMORY_LIMITED, sizing.arm) for sizing in SIZINGS]
     limited = [case for case in limited if rows_of(report, *case)]
     for workload, arm in limited:
@@ -63,16 +69,17 @@ def _in_use(report: Report, workload: str, arm: str) -> str:
 
 def split_table(report: Report, workload: str, arm: str) -> Table:
     """Parts of the time, by subject."""
+    parts: list[tuple[dict[str, float], Unit]] = [
+        (shares(report, workload, arm, name), "share") for name in PARTS
+    ]
+    parts.append((shares(report, workload, arm, "kernels"), "ratio"))
     lines = []
     for row in rows_of(report, workload, arm):
-        middle = medians({name: values for name, values in row.values.items() if values})
-        time = middle.get("time")
-        if not time:
-            continue
-        parts = [middle.get(name) for name in PARTS]
-        texts = ["" if part is None else value_text(part / time, "share") for part in parts]
-        kernels = middle.get("kernels")
-        texts.append("" if kernels is None else value_text(kernels / time, "ratio"))
-        lines.append([row.subject, *texts])
+        texts = [
+            value_text(of[row.subject], unit) if row.subject in of else "" for of, unit in parts
+        ]
+        if any(texts):
+            lines.append([row.subject, *texts])
     columns = ["allocator", *(report.quantities[name].title for name in PARTS), "kernels"]
-    return Table(columns, lines, f"Where the time goes: {workload}, {arm}", [1, 2, 3, 4])
+    title = f"Where the time goes: {workload}, {arm}, {kernels_text([arm])}"
+    return Table(columns, lines, title, [1, 2, 3, 4])

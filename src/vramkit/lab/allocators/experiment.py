@@ -33,6 +33,7 @@ QUANTITIES = {
     "kernels": Quantity("kernels", "ms", "neither"),
     "wait": Quantity("waits", "ms"),
     "launch": Quantity("launches", "ms"),
+    "split_time": Quantity("time of the round that is split", "ms", "neither"),
     "first": Quantity("first round", "ms"),
     "pair": Quantity("a pair", "ns"),
     "peak_in_use": Quantity("peak in use", "bytes", "neither"),

@@ -8,6 +8,7 @@ from vramkit.lab.allocators.claims import CLAIMS
 from vramkit.lab.allocators.experiment import ENGINES, arm_of
 from vramkit.lab.allocators.memory_limited import NAME as MEMORY_LIMITED
 from vramkit.lab.allocators.memory_limited import SIZINGS
+from vramkit.lab.allocators.shares import SPLIT_ENGINES, kernels_text, shares
 from vramkit.lab.allocators.workloads import DYNAMIC, PREDICTABLE
 from vramkit.lab.claims import claim_summary, without_repeated_rules
 from vramkit.lab.experiment import Finding
@@ -37,7 +38,6 @@ def findings(report: Report) -> list[Finding]:
     found = [_share(report)]
     found += _checksums(report)
     if report.simulated is None:
-        found += _fastest(report)
         found += _advice(report)
     else:
         found.append(
@@ -50,7 +50,10 @@ def findings(report: Report) -> list[Finding]:
     found += _held(report)
     found += _memory_limited(report)
     found += _engines_left_out(report)
-    return without_repeated_rules([*found, claim_summary(report, CLAIMS)])
+    found.append(claim_summary(report, CLAIMS))
+    if report.simulated is None:
+        found += _fastest(report)  # many: one for each workload, arm and engine
+    return without_repeated_rules(found)
 
 
 def ranked_cases(*engines: str) -> list[tuple[str, str]]:
@@ -65,16 +68,15 @@ def ranked_cases(*engines: str) -> list[tuple[str, str]]:
 
 def allocation_shares(report: Report, subject: str) -> dict[tuple[str, str], float]:
     """Part of the time of each case that the subject's calls take, with the first engine that has
-    such figures: in C++ where it was measured there."""
-    for engine in ENGINES:
-        shares = {}
+    such figures."""
+    for engine in SPLIT_ENGINES:
+        found = {}
         for case in ranked_cases(engine):
-            time = medians(measured(report, *case, "time")).get(subject)
-            allocation = medians(measured(report, *case, "allocation")).get(subject)
-            if time and allocation is not None:
-                shares[case] = allocation / time
-        if shares:
-            return shares
+            share = shares(report, *case, "allocation").get(subject)
+            if share is not None:
+                found[case] = share
+        if found:
+            return found
     return {}
 
 
@@ -83,17 +85,18 @@ def case_text(case: tuple[str, str]) -> str:
 
 
 def _share(report: Report) -> Finding:
-    shares = allocation_shares(report, OURS)
-    if not shares:
+    found = allocation_shares(report, OURS)
+    if not found:
         return Finding(
             "warning",
             f"What share of the time allocation is cannot be said: `{OURS}` has no figures.",
             SHARE_RULE,
         )
-    largest = max(shares, key=lambda case: shares[case])
+    largest = max(found, key=lambda case: found[case])
     words = (
-        f"{percent(median(shares.values()))} of the time with `{OURS}`, in the middle of "
-        f"{len(shares)} workloads, and at most {percent(shares[largest])}, in {case_text(largest)}"
+        f"{percent(median(found.values()))} of the time with `{OURS}`, in the middle of "
+        f"{len(found)} workloads with {kernels_text([arm for _, arm in found])}, and at most "
+        f"{percent(found[largest])}, in {case_text(largest)}"
     )
     if report.simulated is not None:
         words = (
@@ -135,8 +138,8 @@ def _fastest(report: Report) -> list[Finding]:
 
 def _advice(report: Report) -> list[Finding]:
     """Only from the figures of a real card."""
-    shares = allocation_shares(report, OURS)
-    if not shares:
+    allocation = allocation_shares(report, OURS)
+    if not allocation:
         return []
     rankings: dict[tuple[str, str], Ranking] = {
         case: rank(times)
@@ -165,7 +168,7 @@ def _advice(report: Report) -> list[Finding]:
             )
         ]
     words = f"`{OURS}` is first, or not behind beyond the spread, in all {len(rankings)} workloads."
-    most = max(shares.values())
+    most = max(allocation.values())
     if most <= LITTLE:
         words += f" Allocation takes at most {percent(most)} of the time; faster calls save no more"
         more = [f"{words} {percent(gain)}" for words, gain in _other_gains(report) if gain > most]

@@ -1,7 +1,8 @@
 """A case with CuPy's or cuDF's own kernels: real threads, on a real card.
 
-Three rounds, each on a new allocator: one item of each worker, of which the results are summed and
-which compiles the kernels; the timed one; one that reads what the allocator holds.
+Rounds, each on a new allocator: one item of each worker, of which the results are summed and which
+compiles the kernels; the timed one; one that reads what the allocator holds; with CuPy, one that
+splits the time.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib import import_module
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vramkit.driver import OutOfMemoryError
 from vramkit.lab.allocators.array_engine import ArrayEngine
+from vramkit.lab.allocators.array_split import Split
 from vramkit.lab.allocators.checksum import MODULUS
 from vramkit.lab.allocators.engine import Engine
 from vramkit.lab.allocators.frame_engine import FrameEngine
-from vramkit.lab.allocators.install import Seen, in_cupy, in_rmm
+from vramkit.lab.allocators.install import Seen, in_cupy, in_rmm, seen_by
 from vramkit.lab.allocators.workloads import WORKLOADS, Workload
 from vramkit.lab.clock import SteadyClock
 from vramkit.lab.experiment import Lab, Unmeasured
@@ -47,7 +49,27 @@ def measure_framework(
         first, steady = work.time()
     with subject.open(lab.device, Room(0)) as allocator:
         held = memory_of(work, allocator, partial(_inside, engine, allocator, lab))
-    return {"time": steady / 1e6, "first": first / 1e6, "checksum": float(checksum), **held}
+    split = _split(workload, mutex, subject, lab, scale) if engine == "cupy" else {}
+    times = {"time": steady / 1e6, "first": first / 1e6}
+    return {**times, "checksum": float(checksum), **held, **split}
+
+
+def _split(
+    workload: str, mutex: bool, subject: Subject, lab: Lab, scale: float
+) -> dict[str, float]:
+    cupy = import_module("cupy")
+    split = Split(cupy)
+
+    def make() -> Worker:
+        cupy.cuda.Device(lab.device.ordinal).use()
+        return split.engine()
+
+    work = Work(WORKLOADS[workload], make, scale, mutex)
+    with (
+        subject.open(lab.device, Room(0)) as allocator,
+        _guarded("cupy", in_cupy(allocator, lab.device, split.clocked), lab),
+    ):
+        return split.measure(work)
 
 
 def memory_of(
@@ -86,11 +108,19 @@ def _installed(engine: str, subject: Subject, lab: Lab) -> Iterator[None]:
         yield
 
 
+def _inside(
+    engine: str, allocator: Allocator, lab: Lab, seen: Seen | None
+) -> AbstractContextManager[None]:
+    if engine == "cupy":
+        around = None if seen is None else seen_by(seen)
+        return _guarded(engine, in_cupy(allocator, lab.device, around), lab)
+    return _guarded(engine, in_rmm(allocator, lab.device, seen), lab)
+
+
 @contextmanager
-def _inside(engine: str, allocator: Allocator, lab: Lab, seen: Seen | None) -> Iterator[None]:
-    install = in_cupy if engine == "cupy" else in_rmm
+def _guarded(engine: str, installed: AbstractContextManager[None], lab: Lab) -> Iterator[None]:
     try:
-        with install(allocator, lab.device, seen):
+        with installed:
             yield
     except MemoryError as error:  # CuPy's and RMM's own are such
         raise OutOfMemoryError(engine, 2, "CUDA_ERROR_OUT_OF_MEMORY", str(error)) from error
@@ -116,22 +146,24 @@ class Work:
 
         def one(number: int, engine: Worker, columns: list[int]) -> None:
             engine.sums.wanted = True
-            self._items(engine, columns, 1)
+            self.items(engine, columns, 1)
             sums[number] = engine.sums.checksum
 
-        self._run([one])
+        self.run([one])
         return sum(sums) % MODULUS
 
     def time(self) -> tuple[int, int]:
         """Nanoseconds of the first item of all workers, and of all the others."""
 
-        def items(count: int) -> Callable[[int, Worker, list[int]], None]:
-            return lambda _, engine, columns: self._items(engine, columns, count)
-
-        first, steady = self._run([items(1), items(self._workload.items)])
+        first, steady = self.run(
+            [
+                lambda _, engine, columns: self.items(engine, columns, 1),
+                lambda _, engine, columns: self.items(engine, columns),
+            ]
+        )
         return first, steady
 
-    def _run(self, parts: Sequence[Callable[[int, Worker, list[int]], None]]) -> list[int]:
+    def run(self, parts: Sequence[Callable[[int, Any, list[int]], None]]) -> list[int]:
         """All workers begin a part together; returns how long each part took."""
         moments: list[int] = []
         barrier = threading.Barrier(
@@ -168,8 +200,9 @@ class Work:
             raise failures[0]
         return [after - before for before, after in pairwise(moments)]
 
-    def _items(self, engine: Engine, columns: list[int], count: int) -> None:
-        for _ in range(count):
+    def items(self, engine: Engine, columns: list[int], count: int | None = None) -> None:
+        """So many of them; all that a worker goes through without a number."""
+        for _ in range(self._workload.items if count is None else count):
             if self._mutex is None:
                 _go_through(self._workload, engine, columns)
             else:

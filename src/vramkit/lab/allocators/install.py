@@ -24,23 +24,33 @@ Seen = Callable[[], None]
 
 
 @contextmanager
-def in_cupy(allocator: Allocator, device: Device, seen: Seen | None = None) -> Iterator[None]:
-    """Inside, CuPy's arrays have their memory from the allocator."""
+def in_cupy(
+    allocator: Allocator, device: Device, around: Callable[[Malloc], Malloc] | None = None
+) -> Iterator[None]:
+    """Inside, CuPy's arrays have their memory from the allocator; `around` makes what CuPy calls
+    from what it would have called."""
     cupy = import_module("cupy")
-
-    def noted(size: int) -> Any:
-        memory = malloc(size)
-        if seen is not None:
-            seen()
-        return memory
-
     with ExitStack() as stack:
         if hasattr(allocator, "memory_resource"):
             stack.enter_context(in_rmm(allocator, device))
         malloc = cupy_malloc(cupy, allocator, device)
         stack.callback(cupy.cuda.set_allocator, cupy.cuda.get_allocator())
-        cupy.cuda.set_allocator(malloc if seen is None else noted)
+        cupy.cuda.set_allocator(malloc if around is None else around(malloc))
         yield
+
+
+def seen_by(seen: Seen) -> Callable[[Malloc], Malloc]:
+    """For in_cupy(): `seen` is called after each allocation."""
+
+    def around(malloc: Malloc) -> Malloc:
+        def noted(size: int) -> Any:
+            memory = malloc(size)
+            seen()
+            return memory
+
+        return noted
+
+    return around
 
 
 def cupy_malloc(cupy: Any, allocator: Allocator, device: Device) -> Malloc:

@@ -11,6 +11,7 @@ from statistics import median
 from vramkit.lab.allocators.experiment import ENGINES, arm_of
 from vramkit.lab.allocators.memory_limited import AVERAGE, PEAK, SIZINGS
 from vramkit.lab.allocators.memory_limited import NAME as MEMORY_LIMITED
+from vramkit.lab.allocators.shares import kernels_text, shares
 from vramkit.lab.allocators.workloads import DYNAMIC, MUTEX, PREDICTABLE, Workload
 from vramkit.lab.claims import (
     FACTOR,
@@ -101,21 +102,20 @@ def share(quantity: str, least: float, most: float, part: float = 1.0) -> Judge:
     workloads."""
 
     def judge(report: Report) -> Judged:
-        shares = []
+        found, engines = [], []
         for workload in ALL:
             engine = _engine(report, workload.name, quantity)
-            time = medians(measured(report, workload.name, engine, "time"))
-            found = medians(measured(report, workload.name, engine, quantity))
-            name = one_of(POOL, found)
-            if time.get(name) and name in found:
-                shares.append(part * found[name] / time[name])
-        if not shares:
+            by_subject = shares(report, workload.name, engine, quantity)
+            if (name := one_of(POOL, by_subject)) in by_subject:
+                found.append(part * by_subject[name])
+                engines.append(engine)
+        if not found:
             return NOT_MEASURED
-        middle = median(shares)
+        middle = median(found)
         return Judged(
             "confirmed" if least <= middle <= most else "not confirmed",
-            f"{percent(middle)} in the middle of {len(shares)} workloads, {percent(min(shares))} "
-            f"to {percent(max(shares))}",
+            f"{percent(middle)} in the middle of {len(found)} workloads, {percent(min(found))} "
+            f"to {percent(max(found))}, with {kernels_text(engines)}",
             f"confirmed: {percent(least)} to {percent(most)} in the middle",
         )
 

@@ -7,6 +7,7 @@ from vramkit.lab.experiment import Finding
 from vramkit.lab.fragmentation.changes import (
     EXPLANATIONS,
     RULE,
+    Explanation,
     change,
     change_text,
     explanation,
@@ -41,7 +42,12 @@ def findings(report: Report) -> list[Finding]:
             )
         )
     subjects = list(dict.fromkeys(row.subject for row in report.rows))
-    found += [each for name in subjects for each in _of_subject(report, name)]
+    changes = {name: text for name in subjects if (text := _changes(report, name))}
+    found += [
+        Finding("plain", f"{listed(names)}, an allocation against phase 1: {text}.", CHANGE_RULE)
+        for text, names in _alike(changes).items()
+    ]
+    found += _explained(report, list(changes))
     found += [each for workload in EXTREMES for each in _extreme(report, workload)]
     found += _nearly_full(report)
     return without_repeated_rules([*found, claim_summary(report, CLAIMS)])
@@ -67,35 +73,50 @@ def _share(report: Report) -> Finding:
     return Finding("plain", words, SHARE_RULE)
 
 
-def _of_subject(report: Report, subject: str) -> list[Finding]:
-    """Changes with and without a warm-up, and why it got faster where it did."""
+def _alike(words: dict[str, str]) -> dict[str, list[str]]:
+    """Subjects by what is said of them: what can be said of several is said once."""
+    found: dict[str, list[str]] = {}
+    for subject, text in words.items():
+        found.setdefault(text, []).append(subject)
+    return found
+
+
+def _changes(report: Report, subject: str) -> str:
+    """With and without a warm-up; empty where nothing was measured."""
     parts = []
     for arm in ("cold", "warm"):
         for phase in (3, 5):
             difference = change(report, subject, ALONE, arm, "phase_1", f"phase_{phase}")
             if difference is not None:
                 parts.append(f"{arm}, phase {phase}: {change_text(difference)}")
-    if not parts:
-        return []
-    text = f"`{subject}`, an allocation against phase 1: {'; '.join(parts)}."
-    found = [Finding("plain", text, CHANGE_RULE)]
-    why = explanation(report, subject, ALONE)
-    if why != "nothing to explain":
-        text = f"`{subject}` got faster after phase 1: {EXPLANATIONS[why]}."
+    return "; ".join(parts)
+
+
+def _explained(report: Report, subjects: list[str]) -> list[Finding]:
+    """Why they got faster, where they did."""
+    reasons: dict[Explanation, list[str]] = {}
+    for subject in subjects:
+        why = explanation(report, subject, ALONE)
+        if why != "nothing to explain":
+            reasons.setdefault(why, []).append(subject)
+    found = []
+    for why, names in reasons.items():
+        text = f"{listed(names)} got faster after phase 1: {EXPLANATIONS[why]}."
         if why == "unknown":
-            text = f"Why `{subject}` changed cannot be said: {EXPLANATIONS[why]}."
+            text = f"Why {listed(names)} changed cannot be said: {EXPLANATIONS[why]}."
         found.append(Finding("plain", text, RULE))
     return found
 
 
 def _extreme(report: Report, workload: str) -> list[Finding]:
-    parts = []
-    for subject in measured(report, workload, "", "late"):
-        difference = change(report, subject, workload, "", "early", "late")
-        if difference is not None:
-            parts.append(f"`{subject}` {change_text(difference)}")
-    if not parts:
+    words = {
+        subject: change_text(difference)
+        for subject in measured(report, workload, "", "late")
+        if (difference := change(report, subject, workload, "", "early", "late")) is not None
+    }
+    if not words:
         return []
+    parts = [f"{listed(names)} {text}" for text, names in _alike(words).items()]
     text = f"`{workload}`, a call late against early: {'; '.join(parts)}."
     return [Finding("plain", text, CHANGE_RULE)]
 
@@ -121,4 +142,5 @@ def _nearly_full(report: Report) -> list[Finding]:
     ]
     if short:
         text += f" Out of memory before that: {listed(short)}."
-    return [Finding("plain", text, "medians; the simulated driver's own pool is a model")]
+    rule = "medians" + ("; the simulated driver's own pool is a model" if report.simulated else "")
+    return [Finding("plain", text, rule)]

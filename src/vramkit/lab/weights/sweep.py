@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 Wait = Literal["event", "block"]
 WAITS: tuple[Wait, ...] = ("event", "block")
 DEPTHS = (1, 2, 4)
+FEWEST_LAYERS = 2 * (max(DEPTHS) + 1)
+"""A pass goes at least twice round the ring of the deepest policy; once, and the model fits it."""
 POINTS = ("attn", "ffn", "end")
 LINKS = (PROFILE_RATE, WAITS_5_MS, AS_COMPUTE, LINK_BOUND)
 ON_DEMAND = ""
@@ -90,7 +92,7 @@ class Sweep:
         for name, title in (("steady", "a steady pass"), ("cold", "the first pass"))
         for host in HOSTS
     }
-    settings = (Setting("layers", LAYERS, "of the study's model", least=5, most=1000),)
+    settings = (Setting("layers", LAYERS, "of the study's model", least=FEWEST_LAYERS, most=1000),)
 
     def simulator(self, settings: Settings) -> dict[str, object]:
         return {"profile": PROFILE, "data": "off", "checker": "off"}
@@ -193,7 +195,7 @@ def _claims(report: Report) -> Iterator[Claim]:
         yield settled(
             said,
             f"{_percent(statistics.median(every))} % in the median; at least {100 * least:.0f} % "
-            f"in {there} of {len(every)} pairs, at most {100 * max(every):.0f} %.",
+            f"in {there} of {len(every)} pairs, at most {_percent(max(every), 0)} %.",
             plainly(2 * there >= len(every)),
             f"at least {100 * least:.0f} % {rule}",
         )
@@ -257,7 +259,8 @@ def contrasts(report: Report) -> Table:
             else ""
             for host in HOSTS
         ]
-        rows.append([words, *cells])
+        if any(cells):
+            rows.append([words, *cells])
     title = "Percent of a steady pass that one thing saves: the median of all pairs, and the most"
     return Table(["all else equal", *STEPS.values()], rows, title, [1, 2, 3])
 
@@ -269,11 +272,12 @@ def by_issue(report: Report) -> Table:
         "first thing in its own layer": _not_ahead(own=True),
         "on demand": _not_ahead(own=False),
     }
-    rows = [
-        [link_text(link), words, *_ranges(report, [each for each in found if each.link == link])]
-        for link in LINKS
-        for words, found in ways.items()
-    ]
+    rows = []
+    for link in LINKS:
+        for words, found in ways.items():
+            ranges = _ranges(report, [each for each in found if each.link == link])
+            if any(ranges):
+                rows.append([link_text(link), words, *ranges])
     title = "Steady passes with event waits, ms, by how ffn is copied"
     return Table(["link", "ffn is copied", *STEPS.values()], rows, title, [2, 3, 4])
 
@@ -292,7 +296,9 @@ def by_depth(report: Report) -> Table:
                 for each in all_swept()
                 if (each.link, each.depth) == (link, depth) and each.ffn != ON_DEMAND
             ]
-            rows.append([link_text(link), str(depth), *_ranges(report, found)])
+            ranges = _ranges(report, found)
+            if any(ranges):
+                rows.append([link_text(link), str(depth), *ranges])
     title = "Steady passes of policies that issue both groups ahead, ms, by depth"
     return Table(["link", "depth", *STEPS.values()], rows, title, [1, 2, 3, 4])
 
