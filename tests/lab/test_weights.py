@@ -21,6 +21,7 @@ from vramkit.lab.weights.cases import (
 )
 from vramkit.lab.weights.study import (
     AS_COMPUTE,
+    FEWEST_LAYERS,
     HOSTS,
     LINK_BOUND,
     LINKS,
@@ -167,7 +168,7 @@ def test_cases_and_policies_are_each_there_once() -> None:
 
 def test_no_swept_policy_has_room_for_the_whole_of_the_smallest_model() -> None:
     """What has room for it streams nothing."""
-    fewest = sweep.FEWEST_LAYERS
+    fewest = FEWEST_LAYERS
     for each in sweep.all_swept():
         cell = Cell(each.policy("event"), layers=fewest)
         assert cell.ring < sum(group.nbytes for group in cell.groups)
@@ -184,9 +185,16 @@ def test_a_table_of_the_sweep_has_the_links_that_were_measured() -> None:
     assert all(any(cells) for _, *cells in sweep.contrasts(report).rows)
 
 
-@pytest.mark.parametrize("layers", ["1", "4"])
-def test_a_model_that_holds_no_depth_of_four_is_refused(driver: Driver, layers: str) -> None:
-    with pytest.raises(ValueError, match="layers is below 5"):
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_the_smallest_model_is_streamed_by_every_policy(driver: Driver, subject: str) -> None:
+    cell = cell_of(subject, PROFILE_RATE, "ahead", 1, FEWEST_LAYERS)
+    _, steady = passes.times(cell, lab_on(driver, WEIGHTS))
+    assert steady >= cell.bound * 1e3
+
+
+@pytest.mark.parametrize("layers", [1, FEWEST_LAYERS - 1])
+def test_a_model_that_fits_a_ring_is_refused(driver: Driver, layers: int) -> None:
+    with pytest.raises(ValueError, match=f"layers is {layers}; with less than {FEWEST_LAYERS}"):
         WEIGHTS.cases(lab_on(driver, WEIGHTS, f"layers={layers}").settings)
 
 

@@ -18,7 +18,7 @@ from vramkit.lab.result import Quantity, Report
 from vramkit.lab.weights import decoder, tables
 from vramkit.lab.weights.cases import DRAWN, DecoderCase, NeighbourCase, all_cases
 from vramkit.lab.weights.claims import advice, claims
-from vramkit.lab.weights.study import LAYERS, PROFILE, SUBJECTS, cell_of
+from vramkit.lab.weights.study import FEWEST_LAYERS, LAYERS, PROFILE, SUBJECTS, cell_of
 from vramkit.report.blocks import Block
 
 if TYPE_CHECKING:
@@ -82,8 +82,12 @@ class Weights:
         return dict.fromkeys(SUBJECTS, "") | decoder.missing(driver)
 
     def cases(self, settings: Settings) -> list[Case]:
-        if 0 < int(str(settings["layers"])) < 5:
-            raise ValueError("layers is below 5; a depth of 4 needs 5, and 0 takes the default")
+        layers = int(str(settings["layers"]))
+        if 0 < layers < FEWEST_LAYERS:
+            raise ValueError(
+                f"layers is {layers}; with less than {FEWEST_LAYERS} the model fits the ring "
+                "of some policies, and 0 takes the default"
+            )
         return list(all_cases(settings["extent"] == "whole"))
 
     def measure(self, case: Case, subject: str, lab: Lab) -> dict[str, float] | Measured:

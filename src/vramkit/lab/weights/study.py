@@ -46,6 +46,9 @@ RINGS = {"auto_3": 3, "auto_5": 5}
 """`auto` with more memory: as many layers as depths of 2 and 4 take."""
 SUBJECTS = (*POLICIES, *RINGS)
 
+FEWEST_LAYERS = 2 * max(RINGS.values())
+"""A pass goes at least twice round the largest ring; once, and the model fits it."""
+
 
 class Cell(msgspec.Struct, frozen=True):
     """What is run. `ring_layers` is for policies without a depth, which fill the ring they get."""

@@ -14,6 +14,7 @@ from vramkit.lab.result import Quantity, Report
 from vramkit.lab.simulated import missing
 from vramkit.lab.weights.study import (
     AS_COMPUTE,
+    FEWEST_LAYERS,
     HOSTS,
     LAYERS,
     LINK_BOUND,
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 Wait = Literal["event", "block"]
 WAITS: tuple[Wait, ...] = ("event", "block")
 DEPTHS = (1, 2, 4)
-FEWEST_LAYERS = 2 * (max(DEPTHS) + 1)
-"""A pass goes at least twice round the ring of the deepest policy; once, and the model fits it."""
 POINTS = ("attn", "ffn", "end")
 LINKS = (PROFILE_RATE, WAITS_5_MS, AS_COMPUTE, LINK_BOUND)
 ON_DEMAND = ""
