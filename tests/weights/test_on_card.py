@@ -109,6 +109,25 @@ def test_packed_weights(driver: Driver, family: str) -> None:
         assert 0 < report.sent_bytes < report.streamed_bytes
 
 
+@pytest.mark.parametrize("place", ["on the card", "in host memory"])
+def test_on_the_last_card(driver: Driver, place: str) -> None:
+    """The only one, on most machines; a model in host memory comes to PyTorch's current one."""
+    card = torch.device("cuda", torch.cuda.device_count() - 1)
+    model, inputs, _ = example("llama")
+    resident = copy.deepcopy(model).to(card)
+    model.to(card if place == "on the card" else "cpu")
+    home = model.device
+    given = {name: tensor.to(card) for name, tensor in inputs.items()}
+    current = card.index if place == "in host memory" else 0
+    with torch.no_grad(), torch.cuda.device(current):
+        expected = resident(**given).logits
+        with small(model) as o:
+            assert o.device.ordinal == card.index
+            for _ in range(3):
+                assert torch.equal(model(**given).logits, expected)
+    assert all(tensor.device == home for tensor in model.parameters())
+
+
 def test_on_a_stream_of_its_own(driver: Driver) -> None:
     model, inputs, _ = example("llama")
     resident = copy.deepcopy(model).to("cuda")
