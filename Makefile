@@ -32,7 +32,7 @@ help:
 	@echo "make test       set up, lint, native tests, Python tests"
 	@echo "make test-cluster  the tests with real clusters, which are not part of make test"
 	@echo "make sanitize   native tests under address/undefined-behaviour and thread sanitizers"
-	@echo "make soak       the long versions of all tests, sanitizers included; before a release"
+	@echo "make soak       the long versions of all tests, clusters and sanitizers included; before a release"
 	@echo "make format     lay out Python and C++ sources"
 	@echo "make benchmarks build the native benchmarks"
 	@echo "make docs       documentation as HTML in build/docs"
@@ -116,7 +116,7 @@ build/asan build/tsan: $(VENV)/requirements-build.txt
 # One switch for both kinds of tests: more examples, longer random orders, every test of threads
 # again and again.
 soak: export VRAMKIT_SOAK := 1
-soak: test-native test-python sanitize
+soak: test-native test-python test-cluster sanitize
 
 benchmarks: $(VENV)/package
 	cmake --build $(EDITABLE) --target native_benchmarks

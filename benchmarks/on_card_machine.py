@@ -14,8 +14,8 @@ from pathlib import Path
 import machine
 
 OPTIONAL = (
-    "torch", "transformers", "cupy", "jax", "pytest", "xdist", "hypothesis", "numpy",
-    "cuda.bindings", "cuda.core",
+    "torch", "transformers", "accelerate", "diffusers", "cupy", "rmm", "jax", "ray", "pytest",
+    "xdist", "hypothesis", "numpy", "cuda.bindings", "cuda.core",
 )  # fmt: skip
 DRIVER = (
     "import vramkit; driver = vramkit.driver.open(); device = driver.device(); "

@@ -3,7 +3,6 @@
 One process, the same model and inputs for all. Needs a card with room for the model once.
 """
 
-import resource
 import statistics
 import sys
 import time
@@ -20,6 +19,7 @@ import msgspec
 import programs
 import torch
 import weight_models
+from peak_memory import PeakMemory
 from rows import Row
 from weight_models import MIB, TOKENS
 
@@ -31,6 +31,7 @@ from vramkit.weights.passes import run_passes
 
 DEFAULT_OUTPUT = programs.RESULTS / "weight_streaming_h200.json"
 ENGINE_LAYER = 1_711_304_704
+GIB = 1 << 30
 
 
 class Result(msgspec.Struct):
@@ -197,13 +198,16 @@ class Bench:
         budget: int,
         settings: dict[str, Any],
     ) -> None:
-        before = memory_kib("VmRSS")
+        memory = PeakMemory()
         start = time.perf_counter()
         with vramkit.offload(model, budget, device=self.device, **settings) as o:
             ready = time.perf_counter() - start
 
+            more = memory.more()
+
             def told(row: Row) -> list[float]:
-                row.details["host_gib_more"] = (memory_kib("VmHWM") - before) / (1 << 20)
+                if more is not None:
+                    row.details["host_gib_more"] = more / GIB
                 return [ready * 1e3]
 
             self.row(f"ready, {title}", "vramkit", told)
@@ -299,14 +303,6 @@ class Bench:
                     self.row(title, name, run)
         except Exception as error:
             self.rows.append(Row("all", name, "ms", error=f"{type(error).__name__}: {error}"))
-
-
-def memory_kib(field: str) -> int:
-    """A line of /proc/self/status."""
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def packages() -> dict[str, str]:

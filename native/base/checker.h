@@ -23,7 +23,8 @@ class Checker {
     }
 
     bool listens() const { return block_allocated_ != nullptr; }
-    // The stream's handle must name that stream on this thread, now.
+    // The stream's handle must name that stream on this thread, now. The legacy one is that of the
+    // card that has the memory.
     void block_allocated(std::uint64_t address, std::uint64_t bytes, CUstream stream) const {
         if (block_allocated_ != nullptr) block_allocated_(address, bytes, stream);
     }

@@ -38,7 +38,8 @@ void* simHostAlias(uint64_t address);
 // Host code reads or writes [pointer, pointer + bytes): pinned host memory, or an alias. In a host
 // function the access is judged at that point of its stream.
 void simHostAccess(const void* pointer, size_t bytes, int write);
-// A pool hands out or takes back [address, address + bytes) in the order of a stream (0: legacy).
+// A pool hands out or takes back [address, address + bytes) in the order of a stream (0: the legacy
+// one, of the card that has the memory).
 // An access that begins in a block must end in it.
 void simBlockAlloc(uint64_t address, size_t bytes, void* stream);
 void simBlockFree(uint64_t address, size_t bytes, void* stream);

@@ -1,5 +1,7 @@
 """What the comparison of two builds concludes, in which order it runs, and what it compiles."""
 
+import json
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -236,3 +238,22 @@ def test_a_process_is_believed_if_it_ended_well(tmp_path: Path, script, rows, wr
     result.write_text(ROWS)  # of the pass before: never taken for this one's
     found = attempt(["sh", "-c", script, str(result)], result, 10)
     assert (len(found.rows), found.wrong) == (rows, wrong)
+
+
+def test_the_page_names_every_row_that_may_be_slower() -> None:
+    """And what measures them again on a card runs these rows, and no others."""
+    import on_card
+    import programs
+
+    found = json.loads((programs.RESULTS / "compare_builds_h200.json").read_text())["comparisons"]
+    rows = {f"{each['allocator']}/{each['workload']}": each for each in found}
+    unsure = {
+        name: each["ratio"]
+        for name, each in rows.items()
+        if each["verdict"] == "same within the spread" and each["ratio"] > 1.1
+    }
+    page = (programs.ROOT / "docs" / "allocators.md").read_text()
+    for name, ratio in unsure.items():
+        assert f"| `{name}` | {ratio:.2f} |" in page
+    asked = {name for name in rows if any(fnmatch(name, glob) for glob in on_card.UNSURE)}
+    assert asked == unsure.keys()

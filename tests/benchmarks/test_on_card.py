@@ -1,7 +1,9 @@
 """What runs everything on a card: its parts, and that nothing of a part is left."""
 
 import json
+import subprocess
 import sys
+import zipfile
 from argparse import Namespace
 from pathlib import Path
 
@@ -16,8 +18,50 @@ STARTS_ANOTHER = (
 )
 
 
+CONFTEST = "def pytest_addoption(parser): parser.addoption('--driver')\n"
+TESTS = """
+from pathlib import Path
+
+import pytest
+
+
+def test_passes():
+    with Path("ran").open("a") as file:
+        file.write("passes\\n")
+
+
+def test_passes_later():
+    assert Path("again").exists()
+
+
+@pytest.mark.parametrize("name", ["cupy", "jax"])
+def test_framework(name):
+    if not Path(name).exists():
+        pytest.skip(f"needs a card and {name}")
+
+
+def test_of_the_simulated_gpu():
+    pytest.skip("needs the simulated GPU")
+"""
+
+
 def options(folder: Path) -> Namespace:
     return Namespace(folder=folder, driver="sim", mark=folder.name, again=False)
+
+
+def run_tests(folder: Path, driver: str, *more: str) -> subprocess.CompletedProcess[str]:
+    import on_card
+
+    program = on_card.ROOT / "benchmarks" / "on_card_tests.py"
+    words = [str(folder / "one_tests.json"), f"--driver={driver}", "-p", "no:cacheprovider", *more]
+    return subprocess.run(
+        [sys.executable, str(program), *words, "test_it.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("hangs", [False, True])
@@ -109,5 +153,84 @@ def test_what_the_parts_run_is_there(tmp_path: Path) -> None:
 
     for part in on_card.PARTS:
         for word in part.command(options(tmp_path)):
-            if word.endswith((".py", ".cpp")):
-                assert (on_card.ROOT / word).is_file(), word
+            if word.endswith((".py", ".cpp")) or word.startswith("tests/"):
+                assert (on_card.ROOT / word).exists(), word
+
+
+@pytest.mark.parametrize("processes", [[], ["-p", "xdist", "-n", "2"]], ids=["one", "several"])
+def test_tests_go_on_where_they_stopped(tmp_path: Path, processes: list[str]) -> None:
+    """Those that failed, and those for which something was missing, are tried again."""
+    import on_card
+
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "jax").touch()
+    part = on_card.Part("one", 60, lambda _: [])
+    first = run_tests(tmp_path, "cuda", *processes)
+    assert first.returncode == 1, first.stdout
+    assert on_card.outcomes(tmp_path, part) == {
+        "passed": 2,
+        "others": {
+            "test_it.py::test_passes_later": "failed",
+            "test_it.py::test_framework[cupy]": "skipped: needs a card and cupy",
+        },
+    }
+    (tmp_path / "again").touch()
+    second = run_tests(tmp_path, "cuda", *processes)
+    assert second.returncode == 1, second.stdout
+    assert "skipped: needs a card and cupy: test_it.py::test_framework[cupy]" in second.stdout
+    assert (tmp_path / "ran").read_text() == "passes\n"
+    (tmp_path / "cupy").touch()
+    for _ in range(2):
+        again = run_tests(tmp_path, "cuda", *processes)
+        assert again.returncode == 0, again.stdout
+        assert on_card.outcomes(tmp_path, part) == {"passed": 4, "others": {}}
+
+
+def test_a_file_that_is_skipped_as_a_whole_is_not_done(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n\npytest.importorskip('not_here')\n\n\ndef test_one(): pass\n"
+    )
+    found = run_tests(tmp_path, "cuda")
+    assert found.returncode != 0
+    assert "skipped: could not import 'not_here'" in found.stdout
+
+
+def test_what_needs_a_card_is_not_missing_on_the_simulated_one(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "again").touch()
+    found = run_tests(tmp_path, "sim")
+    assert found.returncode == 1
+    assert "skipped: needs the simulated GPU: test_it.py::test_of_the_simulated" in found.stdout
+    assert "cupy" not in found.stdout.partition("skipped:")[2]
+
+
+def test_programs_in_wheels_can_run(tmp_path: Path, monkeypatch) -> None:
+    import on_card
+
+    monkeypatch.setattr(on_card, "WHEELS", tmp_path)
+    monkeypatch.setattr(on_card, "SITE", tmp_path / "site")
+    with zipfile.ZipFile(tmp_path / "one.whl", "w") as wheel:
+        for name, mode in (("one/program", 0o100755), ("one/text", 0o100644)):
+            each = zipfile.ZipInfo(name)
+            each.external_attr = mode << 16
+            wheel.writestr(each, "")
+    on_card.unpack()
+    modes = {each.name: each.stat().st_mode & 0o111 for each in (tmp_path / "site/one").iterdir()}
+    assert modes["program"] == 0o111
+    assert modes["text"] == 0
+
+
+def test_parts_on_demand_run_only_by_name(tmp_path: Path, monkeypatch, capsys) -> None:
+    import on_card
+
+    works = [sys.executable, "-c", "print('fine')"]
+    one = on_card.Part("one", 60, lambda _: works)
+    two = on_card.Part("two", 60, lambda _: works, on_demand=True)
+    monkeypatch.setattr(on_card, "PARTS", [one, two])
+    for words, done in (([], {"one"}), (["--only", "two"], {"one", "two"})):
+        monkeypatch.setattr(sys, "argv", ["on_card.py", str(tmp_path), *words])
+        assert on_card.main() == 0
+        assert set(json.loads((tmp_path / "on_card.json").read_text())) == done

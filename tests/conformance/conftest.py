@@ -102,11 +102,14 @@ def observe(driver_spec: str) -> Callable[[str, Any], None]:
     It must equal the outcome recorded on the real card. Where none is recorded, a real card
     passes and the simulated one fails; where the record is null, no card has been asked yet, and
     the simulated one skips. VRAMKIT_OBSERVATIONS names a JSON file that collects what was seen,
-    in the form of the recorded one.
+    in the form of the recorded one, beside what it had from other tests before.
     """
     recorded: dict[str, Any] = json.loads(RECORDED_OUTCOMES.read_text())
     seen: dict[str, Any] = {}
     collected_in = os.environ.get("VRAMKIT_OBSERVATIONS")
+    earlier: dict[str, Any] = {}
+    if collected_in and Path(collected_in).exists():
+        earlier = json.loads(Path(collected_in).read_text())
     if collected_in and "PYTEST_XDIST_WORKER" in os.environ:
         pytest.fail("VRAMKIT_OBSERVATIONS needs one process: run pytest without -n", pytrace=False)
 
@@ -114,7 +117,8 @@ def observe(driver_spec: str) -> Callable[[str, Any], None]:
         assert name not in seen, f"two observations are called {name!r}"
         seen[name] = value
         if collected_in:
-            Path(collected_in).write_text(json.dumps(seen, indent=2, sort_keys=True) + "\n")
+            every = earlier | seen
+            Path(collected_in).write_text(json.dumps(every, indent=2, sort_keys=True) + "\n")
         if name not in recorded:
             assert driver_spec == "cuda", f"no recorded outcome for {name!r} (here: {value!r})"
             return

@@ -170,7 +170,7 @@ def test_exit_is_quiet(
 ) -> None:
     spec = request.config.getoption("driver")
     if spec == "cuda" and clock == "virtual":
-        pytest.skip("a real card has one clock")
+        pytest.skip("needs the simulated GPU: a card has one clock")
     monkeypatch.setenv("VRAMKIT_SIM", f"clock={clock}")
     done = run(EXITS[program], spec)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -21,6 +21,23 @@ def test_no_stream_is_the_legacy_default_stream(pool: Pool, device: Device) -> N
         pool.free(address, stream=stream)
 
 
+@pytest.mark.sim_only
+@pytest.mark.sim(devices=2)
+def test_the_legacy_stream_is_that_of_the_pools_card(driver: Driver) -> None:
+    """Also where the thread uses another card: the checker is told of the stream that has the
+    block."""
+    driver.device(0).synchronize()
+    device = driver.device(1)
+    with Pool(device=device, limit=16 * MIB, background=False) as pool, device.stream() as stream:
+        large = pool.malloc(15 * MIB)
+        device.fill(large, 1, 15 * MIB, stream=device.legacy_stream)
+        pool.free(large)
+        block = pool.malloc(MIB, stream)
+        device.fill(block, 1, MIB, stream=stream)
+        pool.free(block, stream=stream)
+        pool.free(pool.malloc(15 * MIB))
+
+
 def test_a_foreign_stream_is_known_by_its_id(pool: Pool, device: Device) -> None:
     with device.stream() as stream:
         address = pool.malloc(4096, Foreign(stream))

@@ -6,6 +6,7 @@ When it ends, nothing may be left: no process, no file in the runtime folder, no
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -186,6 +187,13 @@ class Machine:
         return simulated(settings) | {"XDG_RUNTIME_DIR": str(self.folder)}
 
     # The end
+
+    def forget_programs(self) -> None:
+        """Those that have ended, and what they wrote: a test may start thousands."""
+        for program in self.programs:
+            assert program.process.poll() is not None
+            shutil.rmtree(program.folder)
+        self.programs.clear()
 
     def finish(self) -> None:
         for program in self.programs:

@@ -32,13 +32,22 @@ def test_results_are_those_of_the_resident_model(driver: Driver, family: str) ->
     assert torch.equal(model(**inputs).logits, expected)
 
 
+@pytest.mark.parametrize("packing", ["off", "bf16-12"])
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "vit"])
-def test_generate_with_its_cache(driver: Driver, family: str) -> None:
+def test_generate_with_its_cache(driver: Driver, family: str, packing: str) -> None:
     model, inputs, _ = example(family)
     inputs.pop("decoder_input_ids", None)
-    expected = model.generate(**inputs, max_new_tokens=32, do_sample=False)
-    with small(model):
-        assert torch.equal(model.generate(**inputs, max_new_tokens=32, do_sample=False), expected)
+    budget = "4.2MiB"
+    if packing != "off":
+        model.to(torch.bfloat16)
+        budget = "5MiB" if family == "mixtral" else "3.8MiB"
+    settings = {"max_new_tokens": 32, "do_sample": False}
+    expected = model.generate(**inputs, **settings)
+    with small(model, budget, packing=packing) as o:
+        assert torch.equal(model.generate(**inputs, **settings), expected)
+        report = o.report()
+        assert report.sent_bytes > 0
+        assert (report.sent_bytes < report.streamed_bytes) is (packing != "off")
 
 
 @pytest.mark.parametrize("policy", ["auto", "history1", "history", "stage2", "block_shallow"])

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.sim_only, pytest.mark.usefixtures("inference")]
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_weights_give_the_same_results(driver: Driver, family: str) -> None:
-    model, inputs, generates = example(family)
+    model, inputs, _ = example(family)
     model.to(torch.bfloat16)
     if "pixel_values" in inputs:
         inputs["pixel_values"] = inputs["pixel_values"].to(torch.bfloat16)
@@ -35,9 +35,6 @@ def test_packed_weights_give_the_same_results(driver: Driver, family: str) -> No
         assert report.staging_bytes > 0
         assert "packed to" in str(report)
         assert_same(before | {"hooks": None}, picture(model) | {"hooks": None})
-        if generates:
-            inputs.pop("decoder_input_ids", None)
-            model.generate(**inputs, max_new_tokens=4, do_sample=False)
     assert_same(before, picture(model))
     assert pointers == [tensor.data_ptr() for tensor in model.parameters()]
 

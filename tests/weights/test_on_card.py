@@ -30,6 +30,11 @@ def small(model: Any, **settings: Any) -> Any:
     return offload(model, budget, keep_below=4096, ring=2 * MIB, **settings)
 
 
+def generated(model: Any, given: dict[str, Any]) -> Any:
+    prompt = {name: tensor for name, tensor in given.items() if name != "decoder_input_ids"}
+    return model.generate(**prompt, max_new_tokens=32, do_sample=False)
+
+
 # Without room for the first group, model.device is the host, which transformers warns about.
 @pytest.mark.filterwarnings("ignore:You are calling .generate")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -53,11 +58,7 @@ def test_results_are_those_of_the_resident_model(driver: Driver, family: str, dt
             # Arguments in host memory come to the card, and results go back.
             assert torch.equal(model(**inputs).logits, expected.cpu())
             if generates:
-                prompt = {name: t for name, t in given.items() if name != "decoder_input_ids"}
-                settings = {"max_new_tokens": 32, "do_sample": False}
-                assert torch.equal(
-                    model.generate(**prompt, **settings), resident.generate(**prompt, **settings)
-                )
+                assert torch.equal(generated(model, given), generated(resident, given))
             assert o.report().pass_s is not None
     for name, tensor in model.state_dict().items():
         assert tensor.device.type == "cpu"
@@ -88,9 +89,11 @@ def test_routed_experts(
             assert "experts" in str(o.report())
 
 
+# As above.
+@pytest.mark.filterwarnings("ignore:You are calling .generate")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_weights(driver: Driver, family: str) -> None:
-    model, inputs, _ = example(family)
+    model, inputs, generates = example(family)
     model.to(torch.bfloat16)
     if "pixel_values" in inputs:
         inputs["pixel_values"] = inputs["pixel_values"].to(torch.bfloat16)
@@ -100,7 +103,29 @@ def test_packed_weights(driver: Driver, family: str) -> None:
         expected = resident(**given).logits
         for _ in range(3):
             assert torch.equal(model(**given).logits, expected)
-        assert o.manager.staging_bytes > 0
+        if generates:
+            assert torch.equal(generated(model, given), generated(resident, given))
+        report = o.report()
+        assert 0 < report.sent_bytes < report.streamed_bytes
+
+
+@pytest.mark.parametrize("place", ["on the card", "in host memory"])
+def test_on_the_last_card(driver: Driver, place: str) -> None:
+    """The only one, on most machines; a model in host memory comes to PyTorch's current one."""
+    card = torch.device("cuda", torch.cuda.device_count() - 1)
+    model, inputs, _ = example("llama")
+    resident = copy.deepcopy(model).to(card)
+    model.to(card if place == "on the card" else "cpu")
+    home = model.device
+    given = {name: tensor.to(card) for name, tensor in inputs.items()}
+    current = card.index if place == "in host memory" else 0
+    with torch.no_grad(), torch.cuda.device(current):
+        expected = resident(**given).logits
+        with small(model) as o:
+            assert o.device.ordinal == card.index
+            for _ in range(3):
+                assert torch.equal(model(**given).logits, expected)
+    assert all(tensor.device == home for tensor in model.parameters())
 
 
 def test_on_a_stream_of_its_own(driver: Driver) -> None:
@@ -118,8 +143,11 @@ def test_on_a_stream_of_its_own(driver: Driver) -> None:
             assert torch.equal(result, expected)
 
 
-def test_gradients_of_adapters(driver: Driver) -> None:
-    model, inputs, _ = example("llama")
+@pytest.mark.parametrize("packing", ["off", "bf16-12"])
+def test_gradients_of_adapters(driver: Driver, packing: str) -> None:
+    # Fused attention may add up gradients in any order.
+    model, inputs, _ = example("llama", attn_implementation="eager")
+    model.to(torch.float32 if packing == "off" else torch.bfloat16)
     for name, tensor in model.named_parameters():
         tensor.requires_grad_("layernorm" in name)
     resident = copy.deepcopy(model).to("cuda")
@@ -133,11 +161,13 @@ def test_gradients_of_adapters(driver: Driver) -> None:
 
     expected = gradients(resident)
     assert expected
-    with small(model):
+    with small(model, packing=packing) as o:
         for _ in range(3):
             found = gradients(model)
             assert found.keys() == expected.keys()
             assert all(torch.equal(found[name], expected[name]) for name in expected)
+        report = o.report()
+        assert (report.sent_bytes < report.streamed_bytes) is (packing != "off")
     assert all(
         tensor.grad.device == tensor.device
         for tensor in model.parameters()

@@ -48,10 +48,10 @@ class Block(torch.nn.Module):  # type: ignore[misc,name-defined]
 
 
 class Model(torch.nn.Module):  # type: ignore[misc,name-defined]
-    def __init__(self, checkpoint: str = "off") -> None:
+    def __init__(self, checkpoint: str = "off", width: int = 200) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layers = torch.nn.ModuleList(Block(200) for _ in range(8))
+        self.layers = torch.nn.ModuleList(Block(width) for _ in range(8))
         self.checkpoint = checkpoint
 
     def forward(self, x: Any) -> Any:
@@ -75,14 +75,18 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.parametrize("packing", ["off", "bf16-12"])
 @pytest.mark.parametrize("checkpoint", ["off", "reentrant", "not reentrant"])
-def test_gradients_are_those_of_the_resident_model(driver: Driver, checkpoint: str) -> None:
-    model = Model(checkpoint)
+def test_gradients_are_those_of_the_resident_model(
+    driver: Driver, checkpoint: str, packing: str
+) -> None:
+    dtype, width = (torch.float32, 200) if packing == "off" else (torch.bfloat16, 284)
+    model = Model(checkpoint, width).to(dtype)
     resident = copy.deepcopy(model)
-    x = torch.randn(3, 200, requires_grad=checkpoint == "reentrant")
+    x = torch.randn(3, width, dtype=dtype, requires_grad=checkpoint == "reentrant")
     expected = gradients(resident, x)
     assert len(expected) == 16
-    with small(model) as o:
+    with small(model, packing=packing) as o:
         misses = []
         for _ in range(4):
             before = o.stats().misses
@@ -124,12 +128,14 @@ def test_a_step_of_an_optimizer(driver: Driver) -> None:
     assert same(model.state_dict(), expected)
 
 
-def test_adapters_of_a_language_model(driver: Driver) -> None:
+@pytest.mark.parametrize("packing", ["off", "bf16-12"])
+def test_adapters_of_a_language_model(driver: Driver, packing: str) -> None:
     model, inputs, _ = example("llama")
     for layer in model.model.layers:
         layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj)
     for name, tensor in model.named_parameters():
         tensor.requires_grad_(name.endswith((".down", ".up")))
+    model.to(torch.float32 if packing == "off" else torch.bfloat16)
     resident = copy.deepcopy(model)
 
     def step(trained: Any) -> dict[str, Any]:
@@ -140,9 +146,11 @@ def test_adapters_of_a_language_model(driver: Driver) -> None:
 
     expected = step(resident)
     assert len(expected) == 12
-    with small(model):
+    with small(model, "4.2MiB" if packing == "off" else "3.8MiB", packing=packing) as o:
         for _ in range(3):
             assert same(step(model), expected)
+        report = o.report()
+        assert (report.sent_bytes < report.streamed_bytes) is (packing != "off")
 
 
 def test_a_graph_that_is_kept_is_used_twice(driver: Driver) -> None:

@@ -77,6 +77,14 @@ void tell_block(CallId id, void* site, std::uint64_t address, std::size_t bytes,
     std::shared_ptr<Stream> found;
     if (call.find(static_cast<CUstream>(stream), found, Purpose::ask) != CUDA_SUCCESS) {
         found = nullptr;
+    } else if (found == found->context->legacy) {
+        // A pool's legacy stream is that of its card, also where another card's context is current.
+        const auto [begin, mapping] = call.machine().space().mapping_around(address);
+        const int device = mapping != nullptr ? mapping->physical->device : kNowhere;
+        if (device >= 0 && device != found->context->device) {
+            const DeviceState& card = call.machine().devices[device];
+            if (card.primary_references > 0) found = card.primary->legacy;
+        }
     }
     call.machine().block_told(found.get(), address, bytes, told, call.site());
 }

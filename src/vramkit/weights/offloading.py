@@ -162,15 +162,9 @@ class Offload:
                 "packed; choose one of them"
             )
         self._torch, self.model = torch, model
-        self.device = chosen_device(torch, device, team)
-        is_pool_given = pool is not None
         if team is not None:
             refuse_beside_group(packing, experts, pool, source)
             packing = "off"
-        elif pool is None:
-            pool = pool_of_torch(self.device)
-        if pool is not None:
-            require_pool(pool, self.device)
         small = integer(keep_below, "keep_below")
         parsed = analyse(
             torch,
@@ -181,6 +175,12 @@ class Offload:
             routed=experts == "routed",
         )
         refuse_second(model)
+        self.device = chosen_device(torch, device, parsed)
+        is_pool_given = pool is not None
+        if team is None and pool is None:
+            pool = pool_of_torch(self.device)
+        if pool is not None:
+            require_pool(pool, self.device)
         self.budget = parse_budget(budget, self.device.memory_info().total)
         kept = sum(-(-weight.nbytes // ALIGNMENT) * ALIGNMENT for weight in parsed.kept)
         if not parsed.groups:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import vramkit.driver
 from vramkit.driver.types import integer, shown
 from vramkit.weights.model import Model
-from vramkit.weights.team import Team
 
 if TYPE_CHECKING:
     from vramkit.driver import Device
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
 _offloaded: weakref.WeakSet[Any] = weakref.WeakSet()  # modules
 
 
-def chosen_device(torch: Any, device: Device | int | None, team: Team | None) -> Device:
+def chosen_device(torch: Any, device: Device | int | None, model: Model) -> Device:
+    """The one that is given, else the card that has the model, else PyTorch's current one."""
     if isinstance(device, vramkit.driver.Device):
         return device
     if device is not None and not hasattr(type(device), "__index__"):
@@ -26,11 +26,31 @@ def chosen_device(torch: Any, device: Device | int | None, team: Team | None) ->
             f"device is {shown(device)}; it may be None, a number, or a Device of vramkit.driver"
         )
     driver = vramkit.driver.open()
-    if device is None:
-        # Each rank of several has chosen its own.
-        is_own = team is not None and driver.sim is None
-        return driver.device(torch.cuda.current_device() if is_own else 0)
-    return driver.device(integer(device, "device"))
+    if device is not None:
+        return driver.device(integer(device, "device"))
+    if driver.sim is not None:  # PyTorch knows nothing of its devices
+        return driver.device()
+    cards = _cards(model)
+    if len(cards) > 1:
+        listed = " and ".join(f"cuda:{ordinal} ({cards[ordinal]})" for ordinal in sorted(cards))
+        raise ValueError(
+            f"the model has weights on several cards: {listed}; give device=, the card that shall "
+            "compute"
+        )
+    if cards:
+        return driver.device(next(iter(cards)))
+    # Without CUDA, PyTorch's memory on the card is refused in its own words.
+    return driver.device(torch.cuda.current_device() if torch.cuda.is_available() else 0)
+
+
+def _cards(model: Model) -> dict[int, str]:
+    """Those that have weights, each with the name of one."""
+    cards: dict[int, str] = {}
+    for weights in (model.kept, *model.weights):
+        for weight in weights:
+            if weight.tensor.device.type == "cuda":
+                cards.setdefault(weight.tensor.device.index, weight.names[0])
+    return cards
 
 
 def used_together(model: Model) -> list[int]:
