@@ -69,7 +69,7 @@ class Agent {
         Card* card = nullptr;  // null: its context was reset
         bool leaves = false;
         std::uint64_t to_give = 0;  // once it is gone
-        std::uint64_t limit = 0;
+        std::uint64_t limit = 0;    // as the daemon has told it; 0: not yet
         CUuuid uuid{};
         bool announced = false;
         std::optional<std::uint32_t> number;  // the daemon's

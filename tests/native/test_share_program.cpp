@@ -244,6 +244,13 @@ TEST(a_reset_waits_for_who_uses_the_card) {
     CHECK(program().card_if_open(0) == nullptr);
 }
 
+TEST(a_card_that_is_opened_again_without_a_daemon_has_all_of_its_memory) {
+    const std::uint64_t before = card(0).limit();
+    CHECK(program().primary_resetting(0));
+    CHECK_EQUAL(card(0).limit(), before);
+    CHECK_EQUAL(before, card(0).card_bytes());
+}
+
 TEST(a_context_that_ends_waits_for_who_uses_it) {
     card(0);
     CUcontext own = nullptr;
