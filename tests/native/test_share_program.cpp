@@ -313,6 +313,57 @@ TEST(managed_memory_above_the_limit_counts_as_all_that_there_is) {
     shared.set_limit(0);
 }
 
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+// Sanitizers have functions of their own in front of those that are replaced here and below.
+namespace {
+
+thread_local int locks = 0;
+
+}  // namespace
+
+extern "C" [[gnu::visibility("default")]] int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
+    static auto* const next = decltype(&pthread_mutex_lock)(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
+    ++locks;
+    return next(mutex);
+}
+
+extern "C" const gate::AddedHooks* vramkitShareStart(const gate::Beneath& beneath);
+
+// What a program calls, with all that stands before the driver: windows end within these launches.
+TEST(a_launch_takes_no_lock) {
+    using Launch = CUresult(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                            unsigned, CUstream, void**, void**);
+    static int launched = 0;
+    Launch* const driver = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                              unsigned, unsigned, CUstream, void**, void**) {
+        ++launched;
+        return CUDA_SUCCESS;
+    };
+    static std::array<std::atomic<void*>, gate::kExports> calls;
+    calls[gate::number(Export::cuLaunchKernel)].store(reinterpret_cast<void*>(driver));
+    program();
+    const gate::AddedHooks* const hooks = vramkitShareStart({nullptr, "", calls.data()});
+    Launch* launch = nullptr;
+    for (std::size_t each = 0; each < hooks->count; ++each) {
+        const gate::AddedHook& hook = hooks->hooks[each];
+        if (hook.name == Export::cuLaunchKernel) launch = reinterpret_cast<Launch*>(hook.function);
+    }
+    REQUIRE(launch != nullptr);
+    const auto launch_once = [&] {
+        CHECK_EQUAL(launch(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), CUDA_SUCCESS);
+    };
+    launch_once();
+    const std::uint64_t before = program().launches();
+    locks = 0;
+    for (int each = 0; each < 1000; ++each) launch_once();
+    CHECK_EQUAL(locks, 0);
+    CHECK_EQUAL(launched, 1001);
+    CHECK(program().launches() > before);  // at the end of each window
+    program().say_idle();
+    CHECK(locks > 0);  // they are counted
+}
+#endif
+
 TEST(a_reset_and_a_daemon_that_comes_back_do_not_wait_for_each_other) {
     Daemon daemon;
     std::future<bool> opens = std::async(std::launch::async, [] {
@@ -341,7 +392,6 @@ TEST(a_reset_and_a_daemon_that_comes_back_do_not_wait_for_each_other) {
 }
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-// Sanitizers have a function of their own in front of this one.
 namespace {
 
 std::atomic<bool> no_threads{false};
