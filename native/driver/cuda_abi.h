@@ -11,6 +11,7 @@ typedef uint32_t cuuint32_t;
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 typedef unsigned long long CUmemGenericAllocationHandle;
+typedef unsigned long long CUtexObject;
 typedef struct CUctx_st* CUcontext;
 typedef struct CUstream_st* CUstream;
 typedef struct CUevent_st* CUevent;
@@ -22,6 +23,7 @@ typedef struct CUgraphExec_st* CUgraphExec;
 typedef struct CUuserObject_st* CUuserObject;
 typedef struct CUmemPoolHandle_st* CUmemoryPool;
 typedef struct CUarray_st* CUarray;
+typedef struct CUtexref_st* CUtexref;
 
 typedef enum cudaError_enum {
 #define VRAMKIT_RESULT(name, code, meaning) name = code,
@@ -571,3 +573,7 @@ typedef void (*CUhostFn)(void* userData);
 typedef void (*CUstreamCallback)(CUstream hStream, CUresult status, void* userData);
 
 #endif
+typedef struct CUDA_ARRAY_DESCRIPTOR_st CUDA_ARRAY_DESCRIPTOR;
+typedef struct CUDA_RESOURCE_DESC_st CUDA_RESOURCE_DESC;
+typedef struct CUDA_RESOURCE_VIEW_DESC_st CUDA_RESOURCE_VIEW_DESC;
+typedef struct CUDA_TEXTURE_DESC_st CUDA_TEXTURE_DESC;
