@@ -289,6 +289,43 @@ TEST(a_capture_ends_with_its_context) {
     gpu::use_device();
 }
 
+TEST(a_context_ends_with_the_last_of_its_uses) {
+    static int uses = 0;
+    const Call<CUresult(CUcontext*, unsigned int)> attach{
+        {Export::cuCtxAttach, false}, [](CUcontext* context, unsigned int) {
+            ++uses;
+            return gpu::cu().cuCtxGetCurrent(context);
+        }};
+    const Call<CUresult(CUcontext)> detach{
+        {Export::cuCtxDetach, false}, [](CUcontext context) {
+            CUcontext current = nullptr;
+            gpu::cu().cuCtxGetCurrent(&current);
+            if (current != context) return CUDA_ERROR_INVALID_CONTEXT;
+            return --uses > 0 ? CUDA_SUCCESS : gpu::cu().cuCtxDestroy_v2(context);
+        }};
+    Card& shared = card(0);
+    CUcontext own = nullptr, attached = nullptr;
+    CHECK_EQUAL(gpu::cu().cuCtxCreate_v2(&own, 0, 0), CUDA_SUCCESS);
+    uses = 1;
+    program().context_made(own, 0);
+    Failure why;
+    const std::uint64_t address = shared.allocate(4096, own, why);
+    CHECK_EQUAL(hooks::attach_context(attach, &attached, 0), CUDA_SUCCESS);
+    CHECK(attached == own);
+    CHECK_EQUAL(hooks::detach_context(detach, own), CUDA_SUCCESS);
+    CHECK(shared.find(address).has_value());
+    // The driver refuses where it is not current: nothing ends.
+    gpu::use_device();
+    CHECK_EQUAL(hooks::detach_context(detach, own), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(shared.find(address).has_value());
+    CHECK_EQUAL(gpu::cu().cuCtxSetCurrent(own), CUDA_SUCCESS);
+    CHECK_EQUAL(hooks::detach_context(detach, own), CUDA_SUCCESS);
+    CHECK_EQUAL(uses, 0);
+    CHECK(!shared.find(address).has_value());
+    CHECK(program().wait_for_work());  // and not for a context that is gone
+    gpu::use_device();
+}
+
 TEST(managed_memory_above_the_limit_counts_as_all_that_there_is) {
     constexpr std::uint64_t kLimit = std::uint64_t{64} << 20;
     Card& shared = card(0);

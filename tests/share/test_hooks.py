@@ -65,8 +65,6 @@ FORWARDED: dict[str, str] = {
         cuCtxEnablePeerAccess cuCtxResetPersistingL2Cache cuDevicePrimaryCtxSetFlags*
         cuFuncSet* cuKernelSet* cuDeviceRegisterAsyncNotification
         cuDeviceUnregisterAsyncNotification""",
-    "counts uses of a context, deprecated since CUDA 4: programs destroy contexts": """
-        cuCtxAttach cuCtxDetach""",
     "is of parts of the primary context, whose memory and whose waits are the primary's": """
         cuGreenCtx* cuCtxFromGreenCtx""",
     "is advice for managed memory": "cuMemAdvise* cuStreamAttachMemAsync",
