@@ -110,6 +110,7 @@ class Agent {
     void pull_credits();
     void settle_needs();
     void every_so_often();
+    void look_at_graphs();
     void look_whether_idle(Clock::time_point now);
     void hold_unswappable(Known& known);
     std::int64_t patience_ns() const;

@@ -74,6 +74,15 @@ class HeldUp {
     static inline int inside_ = 0;
 };
 
+// How much memory graphs have on each card, as the driver says it.
+std::atomic<std::uint64_t> graph_bytes{0};
+
+CUresult graph_memory(CUdevice, CUgraphMem_attribute attribute, void* value) {
+    if (attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) return CUDA_ERROR_INVALID_VALUE;
+    *static_cast<cuuint64_t*>(value) = graph_bytes.load();
+    return CUDA_SUCCESS;
+}
+
 const std::string& socket_path() {
     static const gpu::Folder folder;
     static const std::string path = (folder.path / "daemon.sock").string();
@@ -93,6 +102,8 @@ Program& program() {
         }
         calls[gate::number(gate::Export::cuMemFree_v2)].store(
             reinterpret_cast<void*>(&HeldUp::free_memory));
+        calls[gate::number(gate::Export::cuDeviceGetGraphMemAttribute)].store(
+            reinterpret_cast<void*>(&graph_memory));
         gpu::use_device();
         return &Program::start({library, VRAMKIT_SIM_PATH, calls.data()});
     }();
@@ -400,6 +411,26 @@ TEST(a_launch_takes_no_lock) {
     CHECK(locks > 0);  // they are counted
 }
 #endif
+
+TEST(memory_of_graphs_is_told_and_needs_credits_like_any_other) {
+    constexpr std::uint64_t kBytes = std::uint64_t{24} << 20;
+    Daemon daemon;
+    std::future<bool> opens = std::async(std::launch::async, [] {
+        card(0);
+        return true;
+    });
+    daemon.greet();
+    daemon.number_card(0);
+    result_of(opens);
+    const std::uint64_t before = card(0).in_use();
+    for (const std::uint64_t bytes : {kBytes, kBytes / 3, std::uint64_t{0}}) {
+        graph_bytes.store(bytes);
+        while (daemon.hear<wire::usage_message>().unswappable != bytes) {
+        }
+        CHECK_EQUAL(card(0).in_use(), before + bytes);
+        if (bytes == kBytes) CHECK(daemon.hear<wire::need_message>().bytes >= bytes);
+    }
+}
 
 TEST(a_reset_and_a_daemon_that_comes_back_do_not_wait_for_each_other) {
     Daemon daemon;
