@@ -11,6 +11,7 @@ typedef uint32_t cuuint32_t;
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 typedef unsigned long long CUmemGenericAllocationHandle;
+typedef unsigned long long CUtexObject;
 typedef struct CUctx_st* CUcontext;
 typedef struct CUstream_st* CUstream;
 typedef struct CUevent_st* CUevent;
@@ -22,6 +23,7 @@ typedef struct CUgraphExec_st* CUgraphExec;
 typedef struct CUuserObject_st* CUuserObject;
 typedef struct CUmemPoolHandle_st* CUmemoryPool;
 typedef struct CUarray_st* CUarray;
+typedef struct CUtexref_st* CUtexref;
 
 typedef enum cudaError_enum {
 #define VRAMKIT_RESULT(name, code, meaning) name = code,
@@ -377,6 +379,14 @@ typedef struct CUmemPoolProps_st {
     unsigned char reserved[54];
 } CUmemPoolProps;
 
+// Memory of graphs' own nodes.
+typedef enum CUgraphMem_attribute_enum {
+    CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0,
+    CU_GRAPH_MEM_ATTR_USED_MEM_HIGH = 1,
+    CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2,
+    CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH = 3,
+} CUgraphMem_attribute;
+
 // Copies in two and three dimensions.
 typedef struct CUDA_MEMCPY2D_st {
     size_t srcXInBytes;
@@ -565,6 +575,10 @@ typedef struct CUgraphNodeParams_st CUgraphNodeParams;
 typedef struct CUgraphExecUpdateResultInfo_st CUgraphExecUpdateResultInfo;
 typedef struct CUmemDecompressParams_st CUmemDecompressParams;
 typedef struct CUipcMemHandle_st CUipcMemHandle;
+typedef struct CUDA_ARRAY_DESCRIPTOR_st CUDA_ARRAY_DESCRIPTOR;
+typedef struct CUDA_RESOURCE_DESC_st CUDA_RESOURCE_DESC;
+typedef struct CUDA_RESOURCE_VIEW_DESC_st CUDA_RESOURCE_VIEW_DESC;
+typedef struct CUDA_TEXTURE_DESC_st CUDA_TEXTURE_DESC;
 typedef union CUstreamBatchMemOpParams_union CUstreamBatchMemOpParams;
 
 typedef void (*CUhostFn)(void* userData);

@@ -11,9 +11,8 @@
 
 namespace vramkit::pool {
 
-// 1. A callback is told how many bytes are lacking, frees blocks to the pool, and returns how
-// many
-//    bytes that were; 0: it has none to give.
+// 1. A callback is told how many bytes are lacking, frees blocks to the pool, and returns how many
+//    bytes that were; 0: it has none to give. One that runs out of host memory counts as such.
 // 2. It runs on the thread that asks for memory, with no lock of the pool held: several threads may
 //    be in it at once. A malloc inside it asks nobody, so that it never calls itself.
 // 3. After remove() it is not called any more, and no call is under way, but for the one that
@@ -37,6 +36,8 @@ class Shortage {
         int calls = 0;  // under way
         bool removed = false;
     };
+
+    class Running;
 
     // That the calling thread is in; null: none. Of all pools: a callback that is short of memory
     // of another pool must not take that pool's callbacks by surprise either.

@@ -64,7 +64,7 @@ void Agent::add(Card& card) {
         if (memcmp(&known->uuid, &uuid, sizeof uuid) != 0) continue;
         // Its context was reset. The daemon knows it by its number already.
         if (known->announced) card.credits().set_unlimited(false);
-        card.set_limit(std::max<std::uint64_t>(known->limit, 1));
+        card.set_limit(known->limit);
         known->card = &card;
         return;
     }

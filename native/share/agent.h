@@ -69,7 +69,7 @@ class Agent {
         Card* card = nullptr;  // null: its context was reset
         bool leaves = false;
         std::uint64_t to_give = 0;  // once it is gone
-        std::uint64_t limit = 0;
+        std::uint64_t limit = 0;    // as the daemon has told it; 0: not yet
         CUuuid uuid{};
         bool announced = false;
         std::optional<std::uint32_t> number;  // the daemon's
@@ -110,6 +110,7 @@ class Agent {
     void pull_credits();
     void settle_needs();
     void every_so_often();
+    void look_at_graphs();
     void look_whether_idle(Clock::time_point now);
     void hold_unswappable(Known& known);
     std::int64_t patience_ns() const;

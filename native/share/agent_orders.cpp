@@ -33,9 +33,8 @@ bool Agent::hear(const wire::Frame& frame) {
             if (memcmp(known->uuid.bytes, card->uuid, sizeof card->uuid) != 0) continue;
             first = !known->number.has_value();
             known->number = std::uint32_t{card->card};
-            known->limit = card->limit;
-            if (known->card != nullptr)
-                known->card->set_limit(std::max(std::uint64_t{card->limit}, std::uint64_t{1}));
+            known->limit = std::max(std::uint64_t{card->limit}, std::uint64_t{1});
+            if (known->card != nullptr) known->card->set_limit(known->limit);
             if (first) say_usage(*known);
         }
         const bool all = std::all_of(cards_.begin(), cards_.end(), [](const auto& known) {

@@ -136,6 +136,7 @@ void Agent::settle_needs() {
 void Agent::every_so_often() {
     const auto now = Clock::now();
     next_tick_ = now + kTick;
+    look_at_graphs();
     {
         const std::lock_guard guard(facts_);
         for (const auto& known : cards_) {
@@ -154,6 +155,19 @@ void Agent::every_so_often() {
         }
     }
     if (phase_ == Phase::running) look_whether_idle(now);
+}
+
+// Calls the driver, which may keep it waiting: without facts_, for which threads of the program
+// wait.
+void Agent::look_at_graphs() {
+    std::vector<Card*> cards;
+    {
+        const std::lock_guard guard(facts_);
+        for (const auto& known : cards_) {
+            if (known->card != nullptr) cards.push_back(known->card);
+        }
+    }
+    for (Card* const card : cards) card->look_at_graphs();
 }
 
 void Agent::look_whether_idle(Clock::time_point now) {

@@ -160,6 +160,17 @@ void Card::free_all_of(CUcontext context) {
     }
 }
 
+void Card::look_at_graphs() {
+    if (call_.cuDeviceGetGraphMemAttribute == nullptr) return;
+    const SlowPathScope scope(call_, context_);
+    cuuint64_t now = 0;
+    const CUresult asked =
+        call_.cuDeviceGetGraphMemAttribute(device_, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &now);
+    if (asked != CUDA_SUCCESS) return;
+    note_unswappable(static_cast<std::int64_t>(now) - static_cast<std::int64_t>(graph_bytes_));
+    graph_bytes_ = now;
+}
+
 bool Card::wait_for_work(CUcontext context) {
     const SlowPathScope scope(call_, context);
     return sync_.wait();

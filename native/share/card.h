@@ -77,6 +77,9 @@ class Card {
     // Memory that the driver gave out itself and that stays on the card.
     void note_unswappable(std::int64_t bytes) { unswappable_.fetch_add(bytes); }
     std::uint64_t unswappable() const { return unswappable_.load(std::memory_order_relaxed); }
+    // Graphs take memory for their own nodes when they run, which no call of the program tells:
+    // asks the driver how much that is now. By the agent's thread.
+    void look_at_graphs();
 
     // Waits for all work of the program in a context of this card.
     bool wait_for_work(CUcontext context);
@@ -100,6 +103,7 @@ class Card {
     SpareCredits credits_;
     std::unique_ptr<Memory> memory_;
     std::atomic<std::uint64_t> unswappable_{0};
+    std::uint64_t graph_bytes_ = 0;  // of it, as last seen
     std::mutex giving_;
     mutable std::mutex owners_lock_;
     std::unordered_map<std::uint64_t, CUcontext> owners_;  // by the begin of the allocation

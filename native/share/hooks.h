@@ -43,6 +43,9 @@ CUresult create_context(const Call<CUresult(CUcontext*, Arguments...)>& call, CU
     return result;
 }
 CUresult destroy_context(const Call<CUresult(CUcontext)>& call, CUcontext context);
+CUresult attach_context(const Call<CUresult(CUcontext*, unsigned int)>& call, CUcontext* context,
+                        unsigned int flags);
+CUresult detach_context(const Call<CUresult(CUcontext)>& call, CUcontext context);
 CUresult retain_primary_context(const Call<CUresult(CUcontext*, CUdevice)>& call,
                                 CUcontext* context, CUdevice device);
 CUresult release_primary_context(const Call<CUresult(CUdevice)>& call, CUdevice device);

@@ -13,7 +13,8 @@ CUresult given_by_driver(CUresult result, const StreamOrdered::Place& place,
     static std::atomic<bool> told{false};
     if (result != CUDA_SUCCESS) return result;
     if (place.captured) {
-        // How much of the card a graph keeps for its allocations, the driver decides.
+        // How much of the card graphs keep for their allocations, the driver decides: the agent
+        // asks it (Card::look_at_graphs()).
         if (!told.exchange(true)) {
             log("a graph allocates memory, %zu bytes the first time: it stays on the card", bytes);
         }

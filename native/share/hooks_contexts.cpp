@@ -8,6 +8,8 @@ namespace vramkit::share::hooks {
 CUresult end_capture(const Call<CUresult(CUstream, CUgraph*)>& call, CUstream stream,
                      CUgraph* graph) {
     const CUresult result = call(stream, graph);
+    // With whatever answer: what is refused to another thread ends the capture too, as an H200 was
+    // seen to do (tests/conformance/test_capture_rules.py).
     Program::get().capture_ends(capture_key(call, stream));
     return result;
 }
@@ -28,6 +30,25 @@ CUresult destroy_context(const Call<CUresult(CUcontext)>& call, CUcontext contex
         Unswappable::get().forget_all_of(context);
     }
     return call(context);
+}
+
+CUresult attach_context(const Call<CUresult(CUcontext*, unsigned int)>& call, CUcontext* context,
+                        unsigned int flags) {
+    const CUresult result = call(context, flags);
+    if (result == CUDA_SUCCESS) Program::get().count_uses(*context, 1);
+    return result;
+}
+
+// Ends the context with its last use, if it is the current one: others the driver refuses.
+CUresult detach_context(const Call<CUresult(CUcontext)>& call, CUcontext context) {
+    Program& program = Program::get();
+    if (program.forked()) return call(context);
+    CUcontext current = nullptr;
+    program.call().cuCtxGetCurrent(&current);
+    if (current == context && program.is_last_use(context)) return destroy_context(call, context);
+    const CUresult result = call(context);
+    if (result == CUDA_SUCCESS) program.count_uses(context, -1);
+    return result;
 }
 
 CUresult retain_primary_context(const Call<CUresult(CUcontext*, CUdevice)>& call,

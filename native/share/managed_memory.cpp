@@ -180,13 +180,8 @@ bool ManagedMemory::move_out(std::uint64_t bytes, swap::Credits& credits, Failur
     const SlowPathScope scope(call_, context_);
     if (!wait_for_arrivals(why)) return false;
     const std::uint64_t wanted = std::min(bytes, card_bytes());
-    std::uint64_t allowed = wanted;
-    if (prefetching_.out && prefetching_.host_limit > 0) {
-        const std::uint64_t used = on_host_.load(std::memory_order_relaxed);
-        const std::uint64_t room =
-            prefetching_.host_limit - std::min(used, prefetching_.host_limit);
-        allowed = std::min(wanted, room / kPage * kPage);
-    }
+    Failure refusal;
+    const std::uint64_t allowed = room_on_host(wanted, refusal);
     std::vector<Step> steps;
     if (!if_host_memory_allows([&] { steps = choose(allowed); })) {
         why = Failure::out_of_memory();
@@ -209,9 +204,25 @@ bool ManagedMemory::move_out(std::uint64_t bytes, swap::Credits& credits, Failur
         ++landed;
     }
     if (allowed == wanted) return true;
-    why = Failure::out_of_memory();
-    why.message = "the limit of host memory is reached";
+    why = refusal;
     return false;
+}
+
+std::uint64_t ManagedMemory::room_on_host(std::uint64_t wanted, Failure& refusal) const {
+    if (!prefetching_.out) return wanted;
+    std::uint64_t allowed = wanted;
+    if (prefetching_.host_limit > 0) {
+        const std::uint64_t used = on_host_.load(std::memory_order_relaxed);
+        const std::uint64_t room =
+            prefetching_.host_limit - std::min(used, prefetching_.host_limit);
+        allowed = std::min(wanted, room / kPage * kPage);
+        refusal = Failure::out_of_memory();
+        refusal.message = "the limit of host memory is reached";
+    }
+    const swap::HostRoom left = prefetching_.room();
+    if (left.usable() >= allowed) return allowed;
+    refusal = left.refusal(wanted);
+    return left.usable() / kPage * kPage;
 }
 
 // False: the step does not count, though some of it may be leaving.

@@ -8,12 +8,14 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "share/memory.h"
+#include "swap/host_room.h"
 
 namespace vramkit::share {
 
@@ -24,6 +26,7 @@ class ManagedMemory final : public Memory {
     struct Prefetching {
         bool out = false, in = false;
         std::uint64_t host_limit = 0;  // bytes that may be on the host; 0: none
+        std::function<swap::HostRoom()> room = [] { return swap::host_room(); };
     };
     // In this context, which must be current. Table and context must outlive it.
     static std::unique_ptr<Memory> open(const DriverTable& call, CUcontext context, CUdevice device,
@@ -76,6 +79,8 @@ class ManagedMemory final : public Memory {
     // All of these with the lock, and in the context.
     bool prefetch(const Piece& piece, CUdevice to, Failure& why);
     std::vector<Allocations::value_type*> by_age();
+    // How many of these bytes the host has room for, and why not for all.
+    std::uint64_t room_on_host(std::uint64_t wanted, Failure& refusal) const;
     std::vector<Step> choose(std::uint64_t bytes);
     bool start(Step& step, CUevent event, Failure& why);
     bool land(const Step& step, swap::Credits& credits, Failure& why);

@@ -263,7 +263,7 @@ bool Program::close_gate(std::chrono::nanoseconds patience) {
 
 bool Program::wait_for_work() {
     const std::shared_lock living(lives_);
-    std::vector<std::pair<CUcontext, CUdevice>> contexts;
+    std::vector<OwnContext> contexts;
     {
         const std::lock_guard guard(contexts_lock_);
         contexts = contexts_;
@@ -271,8 +271,8 @@ bool Program::wait_for_work() {
     bool done = true;
     each_card([&](Card& card) {
         done = card.wait_for_work(card.context()) && done;
-        for (const auto& [context, device] : contexts) {
-            if (device == card.device()) done = card.wait_for_work(context) && done;
+        for (const OwnContext& each : contexts) {
+            if (each.device == card.device()) done = card.wait_for_work(each.handle) && done;
         }
     });
     return done;
@@ -308,7 +308,24 @@ void Program::log_traffic() {
 
 void Program::context_made(CUcontext context, CUdevice device) {
     const std::lock_guard guard(contexts_lock_);
-    if_host_memory_allows([&] { contexts_.emplace_back(context, device); });
+    if_host_memory_allows([&] { contexts_.push_back({context, device}); });
+}
+
+Program::OwnContext* Program::own_context(CUcontext context) {
+    const auto known = std::find_if(contexts_.begin(), contexts_.end(),
+                                    [=](const OwnContext& each) { return each.handle == context; });
+    return known != contexts_.end() ? &*known : nullptr;
+}
+
+bool Program::is_last_use(CUcontext context) {
+    const std::lock_guard guard(contexts_lock_);
+    const OwnContext* const known = own_context(context);
+    return known != nullptr && known->uses == 1;
+}
+
+void Program::count_uses(CUcontext context, int change) {
+    const std::lock_guard guard(contexts_lock_);
+    if (OwnContext* const known = own_context(context)) known->uses += change;
 }
 
 void Program::context_ending(CUcontext context) {
@@ -316,12 +333,10 @@ void Program::context_ending(CUcontext context) {
     CUdevice device = -1;
     {
         const std::lock_guard guard(contexts_lock_);
-        const auto known =
-            std::find_if(contexts_.begin(), contexts_.end(),
-                         [context](const auto& each) { return each.first == context; });
-        if (known == contexts_.end()) return;
-        device = known->second;
-        contexts_.erase(known);
+        const OwnContext* const known = own_context(context);
+        if (known == nullptr) return;
+        device = known->device;
+        contexts_.erase(contexts_.begin() + (known - contexts_.data()));
     }
     // Who found it in the list before is done with it after this.
     {

@@ -96,6 +96,10 @@ class Program {
 
     void context_made(CUcontext context, CUdevice device);
     void context_ending(CUcontext context);
+    // Uses of it that the program has counted (cuCtxAttach): whether there is one only, and one
+    // more or less.
+    bool is_last_use(CUcontext context);
+    void count_uses(CUcontext context, int change);
     // By the program itself, which may give the context back while the engine still uses it.
     void primary_retained(CUdevice device);
     // False: the program holds no reference.
@@ -141,8 +145,14 @@ class Program {
     std::mutex cards_lock_;
     std::array<std::atomic<Card*>, kMostCards> cards_{};
     std::mutex contexts_lock_;
-    std::vector<std::pair<CUcontext, CUdevice>> contexts_;  // made by the program, not primary
-    std::array<int, kMostCards> primary_retains_{};         // by the program
+    struct OwnContext {
+        CUcontext handle;
+        CUdevice device;
+        int uses = 1;
+    };
+    OwnContext* own_context(CUcontext context);      // with contexts_lock_; null: not known
+    std::vector<OwnContext> contexts_;               // made by the program, not primary
+    std::array<int, kMostCards> primary_retains_{};  // by the program
     std::mutex captures_lock_;
     std::map<CUstream, CUcontext> captures_;
     std::atomic<bool> has_captured_{false};  // at any time

@@ -52,8 +52,7 @@ struct Chunk {
     std::vector<Alias> aliases;
     bool of_handle = false;
     bool zero = false;
-    bool pinned = false;         // does not leave the card
-    std::uint64_t last_use = 0;  // a count of uses; larger is later
+    bool pinned = false;  // does not leave the card
     HostPiece copy;
     bool hashed = false;
     Hash hash;

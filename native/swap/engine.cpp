@@ -167,15 +167,6 @@ std::optional<Block> Engine::find(std::uint64_t address) const {
     return block && handles_.find(block->address) == nullptr ? block : std::nullopt;
 }
 
-void Engine::note_use(std::uint64_t address, std::uint64_t bytes) {
-    const std::lock_guard guard(lock_);
-    ++uses_;
-    each_chunk_in(address, bytes, [this](Chunk& chunk) {
-        chunk.last_use = uses_;
-        if (!chunk.is_on_card()) coming_is_known_ = false;
-    });
-}
-
 std::vector<Chunk*> Engine::chunks_in(std::uint64_t address, std::uint64_t bytes) {
     std::vector<Chunk*> found;
     each_chunk_in(address, bytes, [&](Chunk& chunk) { found.push_back(&chunk); });

@@ -99,10 +99,6 @@ class Engine {
     bool free(std::uint64_t address, std::uint64_t& freed, Failure& why);
     // The allocation around an address.
     std::optional<Block> find(std::uint64_t address) const;
-    // The program is about to use the range: it is now the last that was used. Ranges may be of
-    // allocations, homes or mappings, here and below. 15 ns for one chunk, 2 us for 192 of them
-    // (developer machine, no other call under way).
-    void note_use(std::uint64_t address, std::uint64_t bytes);
     // The chunks of the allocation or handle around an address do not leave the card any more.
     bool pin(std::uint64_t address, Failure& why);
 
@@ -129,17 +125,17 @@ class Engine {
     // Whether a handle is mapped at some of these bytes.
     bool owns_mapping(std::uint64_t address, std::uint64_t bytes = 1) const;
 
-    // Backs or brings back all chunks of the range, and waits until they are there. What was never
-    // resident has no defined content, as after cuMemAlloc. `missing` gets the bytes that credits
-    // did not suffice for.
+    // Backs or brings back all chunks of the range, which may be of allocations, homes or mappings,
+    // and waits until they are there. What was never resident has no defined content, as after
+    // cuMemAlloc. `missing` gets the bytes that credits did not suffice for.
     bool make_resident(std::uint64_t address, std::uint64_t bytes, Credits& credits,
                        std::uint64_t& missing, Failure& why);
-    // Moves chunks to the host, coldest first, until so many bytes of the card are free or none is
-    // left. Credits are given after each chunk. What is zero is unbacked then.
+    // Moves chunks to the host, in the order of their addresses, until so many bytes of the card
+    // are free or none is left. Credits are given after each chunk. What is zero is unbacked then.
     bool swap_out(std::uint64_t bytes, Credits& credits, Failure& why);
-    // Starts to bring swapped chunks back, the last used first, as far as credits suffice, and
-    // returns without waiting for the copies: call it again when there are more credits, then
-    // finish(). Unbacked chunks stay so.
+    // Starts to bring swapped chunks back, as far as credits suffice, and returns without waiting
+    // for the copies: call it again when there are more credits, then finish(). Unbacked chunks
+    // stay so.
     bool swap_in(Credits& credits, std::uint64_t& missing, Failure& why);
     // The same for unbacked chunks too, behind the swapped ones.
     bool make_all_resident(Credits& credits, std::uint64_t& missing, Failure& why);
@@ -203,7 +199,8 @@ class Engine {
     void list_coming();
     enum class Brought : std::uint8_t { done, short_of_credits, failed };
     Brought bring(Chunk& chunk, Credits& credits, Failure& why);
-    // Chunks that leave, coldest first.
+    // Chunks that leave. Nobody can tell which of them a launch uses, and before the next one all
+    // are back; by their addresses the same ones leave each time, and these have their copies.
     std::vector<Chunk*> choose(std::uint64_t bytes);
     // Takes its memory away: it is swapped, and its copy is done, or unbacked, and it is zero.
     // False: it is resident, or where a part was unmapped, in the new state with what is left.
@@ -231,8 +228,7 @@ class Engine {
     Handles handles_;
     std::size_t ending_ = 0;  // mappings
     ZeroHashes zeros_;
-    std::uint64_t uses_ = 0;
-    // Swapped chunks in the order in which they come back, then the unbacked ones, kept between
+    // Swapped chunks by their addresses, then the unbacked ones, kept between
     // calls of swap_in(): a handover makes one for each chunk. Those before `next_coming_` are on
     // the card.
     std::vector<Chunk*> coming_;

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "base/sizes.h"
@@ -45,17 +46,15 @@ HostStore::~HostStore() {
 bool HostStore::prepare(std::uint64_t bytes, Failure& why) {
     while (held_ - used_ < bytes) {
         const std::uint64_t missing = round_up(bytes - (held_ - used_), kPage);
-        if (!add(std::min(missing, settings_.slab_bytes), why)) return false;
+        const std::uint64_t slab = std::min(missing, settings_.slab_bytes);
+        if (!add(slab, slab, why)) return false;
     }
     return true;
 }
 
 bool HostStore::take(std::uint64_t bytes, HostPiece& piece, Failure& why) {
     if (take_free(bytes, piece)) return true;
-    const std::uint64_t left = settings_.limit == 0 ? kLargestRequest : settings_.limit - held_;
-    const std::uint64_t slab =
-        std::max(bytes, std::min(settings_.slab_bytes, left / kPage * kPage));
-    return add(slab, why) && take_free(bytes, piece);
+    return add(bytes, std::max(bytes, settings_.slab_bytes), why) && take_free(bytes, piece);
 }
 
 bool HostStore::take_free(std::uint64_t bytes, HostPiece& piece) {
@@ -80,15 +79,26 @@ void HostStore::give(HostPiece& piece) {
     piece = {};
 }
 
-bool HostStore::add(std::uint64_t bytes, Failure& why) {
-    if (settings_.limit != 0 && held_ + bytes > settings_.limit) {
+std::uint64_t HostStore::room(std::uint64_t least, Failure& why) const {
+    const auto mebibytes = [](std::uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
+    const std::uint64_t allowed =
+        settings_.limit == 0 ? std::numeric_limits<std::uint64_t>::max() : settings_.limit - held_;
+    if (allowed < least) {
         why = Failure::out_of_memory();
-        why.message = "host memory for swapped data is limited to " +
-                      std::to_string(settings_.limit >> 20) + " MiB, of which " +
-                      std::to_string(held_ >> 20) + " MiB are held; " +
-                      std::to_string(bytes >> 20) + " MiB more are needed";
-        return false;
+        why.message = "host memory for swapped data is limited to " + mebibytes(settings_.limit) +
+                      ", of which " + mebibytes(held_) + " are held; " + mebibytes(least) +
+                      " more are needed";
+        return allowed;
     }
+    const HostRoom left = settings_.room();
+    if (left.usable() < least) why = left.refusal(least);
+    return std::min(allowed, left.usable());
+}
+
+bool HostStore::add(std::uint64_t least, std::uint64_t most, Failure& why) {
+    const std::uint64_t allowed = room(least, why);
+    if (allowed < least) return false;
+    const std::uint64_t bytes = std::min(most, allowed / kPage * kPage);
     Slab slab{map_huge(bytes), bytes, {}};
     if (slab.data == nullptr || !populate(slab.data, bytes, settings_.threads)) {
         if (slab.data != nullptr) unmap(slab.data, bytes);

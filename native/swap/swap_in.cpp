@@ -49,10 +49,8 @@ void Engine::list_coming() {
     for (auto& [address, chunk] : space_->chunks()) {
         if (!chunk.is_on_card()) coming_.push_back(&chunk);
     }
-    std::stable_sort(coming_.begin(), coming_.end(), [](const Chunk* one, const Chunk* other) {
-        if (one->state != other->state) return one->state == State::swapped;
-        return one->last_use > other->last_use;
-    });
+    std::stable_partition(coming_.begin(), coming_.end(),
+                          [](const Chunk* each) { return each->state == State::swapped; });
     coming_is_known_ = true;
 }
 

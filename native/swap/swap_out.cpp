@@ -186,16 +186,13 @@ bool Engine::swap_out(std::uint64_t bytes, Credits& credits, Failure& why) {
 
 std::vector<Chunk*> Engine::choose(std::uint64_t bytes) {
     std::vector<Chunk*> leaving;
-    for (auto& [address, chunk] : space_->chunks()) {
-        if (chunk.state == State::resident && !chunk.pinned) leaving.push_back(&chunk);
-    }
-    std::stable_sort(leaving.begin(), leaving.end(), [](const Chunk* one, const Chunk* other) {
-        return one->last_use < other->last_use;
-    });
     std::uint64_t sum = 0;
-    std::size_t count = 0;
-    while (count < leaving.size() && sum < bytes) sum += leaving[count++]->bytes;
-    leaving.resize(count);
+    for (auto& [address, chunk] : space_->chunks()) {
+        if (sum >= bytes) break;
+        if (chunk.state != State::resident || chunk.pinned) continue;
+        leaving.push_back(&chunk);
+        sum += chunk.bytes;
+    }
     return leaving;
 }
 

@@ -5,7 +5,9 @@
 //    gives way first: in a pass that is repeated it is needed last.
 // 2. A block is freed in stream order, behind the work that used it: nothing waits on the host.
 // 3. A group that gave way has no address (streamer.h) until its owner moves it to another one.
-// 4. The pool calls give_way() on whatever thread is short of memory, in the middle of anything: it
+// 4. Where the pool fails to take a block back, the group has given way all the same, and the block
+//    is freed with the next one.
+// 5. The pool calls give_way() on whatever thread is short of memory, in the middle of anything: it
 //    takes the locks below it only, and never Python's.
 #pragma once
 
@@ -41,21 +43,27 @@ class GivingWay {
 
     struct Counts {
         std::uint64_t groups = 0;  // that gave way, each time counted
-        std::uint64_t bytes = 0;
+        std::uint64_t bytes = 0;   // that were freed
     };
     Counts counts() const;
 
   private:
-    struct Settled {
-        GroupIndex group = 0;
+    struct Block {
         std::uint64_t address = 0, bytes = 0;
     };
+    struct Settled {
+        GroupIndex group = 0;
+        Block block;
+    };
+    // Returns the bytes. With the lock.
+    std::uint64_t free_vacated();
 
     Streamer& streamer_;
     const std::shared_ptr<pool::Pool> pool_;
     const StreamRef stream_;
     mutable std::mutex lock_;  // before the streamer's and the pool's
     std::vector<Settled> settled_;
+    std::vector<Block> vacated_;  // behind the work of groups that gave way, and not freed yet
     Counts counts_;
     std::uint64_t callback_ = 0;
 };

@@ -91,16 +91,17 @@ def test_a_program_without_cuda_opens_no_driver(programs: Programs) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("0\n", "", 3)
 
 
+@pytest.mark.parametrize("gate", ["records", "shares"])
 @pytest.mark.parametrize(("scenario", "status"), [("quiet", 0), ("cheat", -signal.SIGKILL)])
 def test_calls_after_the_first_make_no_system_call(
-    programs: Programs, tmp_path: Path, scenario: str, status: int
+    programs: Programs, tmp_path: Path, scenario: str, status: int, gate: str
 ) -> None:
     """The kernel kills the program at a call other than read, write and exit: "cheat" makes one."""
+    variables: dict[str, str | Path] = (
+        {"VRAMKIT_GATE_TRACE": tmp_path} if gate == "records" else {"VRAMKIT_SHARE": "swap"}
+    )
     done = run_gated(
-        programs.calls,
-        scenario,
-        VRAMKIT_GATE_DRIVER=programs.fake_driver,
-        VRAMKIT_GATE_TRACE=tmp_path,
+        programs.calls, scenario, VRAMKIT_GATE_DRIVER=programs.fake_driver, **variables
     )
     if done.returncode == 77:
         pytest.skip("this kernel has no strict mode of seccomp")

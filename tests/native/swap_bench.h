@@ -195,7 +195,6 @@ class Program {
         CHECK_EQUAL(
             card.call.cuLaunchKernel(fill_, 4, 1, 1, 256, 1, 1, 0, stream, parameters, nullptr),
             CUDA_SUCCESS);
-        engine->note_use(address, bytes);
     }
     // Whether the range, which is resident, has the value; work must be done.
     static bool has(std::uint64_t address, std::uint64_t bytes, std::uint32_t value) {

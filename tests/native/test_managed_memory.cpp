@@ -11,8 +11,8 @@ using vramkit::share::Memory;
 
 namespace {
 
-constexpr ManagedMemory::Prefetching kPrefetch{true, true, 0};
-constexpr ManagedMemory::Prefetching kPaged{false, false, 0};
+const ManagedMemory::Prefetching kPrefetch{true, true, 0};
+const ManagedMemory::Prefetching kPaged{false, false, 0};
 
 std::uint64_t free_bytes(const DriverTable& call) {
     size_t free = 0, total = 0;
@@ -208,6 +208,33 @@ TEST(nothing_more_leaves_when_the_limit_of_host_memory_is_reached) {
         CHECK(bench.move_out(50 * kMiB));
         CHECK(!bench.move_out(2 * kMiB));
         CHECK_EQUAL(bench.memory->usage().swapped, 50 * kMiB);
+    }
+    check_nothing_left();
+}
+
+TEST(nothing_more_leaves_than_the_host_has_room_for) {
+    const Card card(kOrdered);
+    {
+        std::uint64_t left = 30 * kMiB + 1;
+        ManagedMemory::Prefetching prefetching = kPrefetch;
+        prefetching.room = [&] {
+            return swap::HostRoom{swap::kSparedOnHost + left, "the group of this test"};
+        };
+        Bench bench(card, prefetching, 512 * kMiB);
+        bench.allocate(100 * kMiB);
+        CHECK_EQUAL(bench.bring(), 0U);
+        Failure why;
+        CHECK(!bench.memory->move_out(40 * kMiB, bench.credits, why));
+        CHECK(why.kind == Failure::Kind::out_of_memory);
+        CHECK_EQUAL(why.message,
+                    "the host has 542 MiB left by the group of this test, of which 512 MiB are "
+                    "spared; swapped data needs 40 MiB more");
+        CHECK_EQUAL(bench.memory->usage().swapped, 30 * kMiB);
+        left = 0;
+        CHECK(!bench.move_out(2 * kMiB));
+        left = 2 * kMiB;
+        CHECK(bench.move_out(2 * kMiB));
+        CHECK_EQUAL(bench.memory->usage().swapped, 32 * kMiB);
     }
     check_nothing_left();
 }

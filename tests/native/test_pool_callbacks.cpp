@@ -1,6 +1,8 @@
 // Callbacks that a pool asks for memory when it is short.
 #include <atomic>
 #include <future>
+#include <new>
+#include <stdexcept>
 #include <vector>
 
 #include "pool_bench.h"
@@ -200,6 +202,48 @@ TEST(large_blocks_of_the_driver_ask_too) {
     CHECK_EQUAL(holder.asked.size(), std::size_t{1});
     CHECK_EQUAL(holder.blocks.size(), std::size_t{3});
     holder.give(16 * kMiB);
+}
+
+TEST(a_callback_without_host_memory_has_none_to_give_and_is_asked_again) {
+    const Card card;
+    const auto pool = open_pool(card, limited(16));
+    const StreamRef stream = card.stream(true), other = card.stream(true);
+    Holder holder(*pool, stream, 4);
+    int calls = 0;
+    const std::uint64_t number = pool->shortage().add([&](std::uint64_t) -> std::uint64_t {
+        ++calls;
+        throw std::bad_alloc();
+    });
+    holder.listen();
+    must_free(*pool, must_malloc(*pool, 4 * kMiB, other));  // by the next one
+    CHECK_EQUAL(calls, 1);
+    must_free(*pool, must_malloc(*pool, 8 * kMiB, other));
+    CHECK_EQUAL(calls, 2);
+    pool->shortage().remove(number);  // no call is under way
+    must_free(*pool, must_malloc(*pool, 12 * kMiB, other));
+    CHECK_EQUAL(calls, 2);
+    holder.give(16 * kMiB);
+}
+
+TEST(other_exceptions_of_a_callback_leave_nothing_under_way) {
+    const Card card;
+    const auto pool = open_pool(card, limited(16));
+    bool throws = true;
+    const std::uint64_t number = pool->shortage().add([&](std::uint64_t bytes) {
+        if (throws) throw std::runtime_error("a callback");
+        return bytes;
+    });
+    bool thrown = false;
+    try {
+        pool->shortage().ask(1);
+    } catch (const std::runtime_error&) {
+        thrown = true;
+    }
+    CHECK(thrown);
+    throws = false;
+    CHECK_EQUAL(pool->shortage().ask(1), std::uint64_t{1});
+    pool->shortage().remove(number);
+    CHECK_EQUAL(pool->shortage().ask(1), std::uint64_t{0});
 }
 
 TEST(after_its_removal_a_callback_is_neither_called_nor_under_way) {

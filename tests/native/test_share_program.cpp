@@ -74,6 +74,15 @@ class HeldUp {
     static inline int inside_ = 0;
 };
 
+// How much memory graphs have on each card, as the driver says it.
+std::atomic<std::uint64_t> graph_bytes{0};
+
+CUresult graph_memory(CUdevice, CUgraphMem_attribute attribute, void* value) {
+    if (attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) return CUDA_ERROR_INVALID_VALUE;
+    *static_cast<cuuint64_t*>(value) = graph_bytes.load();
+    return CUDA_SUCCESS;
+}
+
 const std::string& socket_path() {
     static const gpu::Folder folder;
     static const std::string path = (folder.path / "daemon.sock").string();
@@ -93,6 +102,8 @@ Program& program() {
         }
         calls[gate::number(gate::Export::cuMemFree_v2)].store(
             reinterpret_cast<void*>(&HeldUp::free_memory));
+        calls[gate::number(gate::Export::cuDeviceGetGraphMemAttribute)].store(
+            reinterpret_cast<void*>(&graph_memory));
         gpu::use_device();
         return &Program::start({library, VRAMKIT_SIM_PATH, calls.data()});
     }();
@@ -244,6 +255,13 @@ TEST(a_reset_waits_for_who_uses_the_card) {
     CHECK(program().card_if_open(0) == nullptr);
 }
 
+TEST(a_card_that_is_opened_again_without_a_daemon_has_all_of_its_memory) {
+    const std::uint64_t before = card(0).limit();
+    CHECK(program().primary_resetting(0));
+    CHECK_EQUAL(card(0).limit(), before);
+    CHECK_EQUAL(before, card(0).card_bytes());
+}
+
 TEST(a_context_that_ends_waits_for_who_uses_it) {
     card(0);
     CUcontext own = nullptr;
@@ -282,6 +300,43 @@ TEST(a_capture_ends_with_its_context) {
     gpu::use_device();
 }
 
+TEST(a_context_ends_with_the_last_of_its_uses) {
+    static int uses = 0;
+    const Call<CUresult(CUcontext*, unsigned int)> attach{
+        {Export::cuCtxAttach, false}, [](CUcontext* context, unsigned int) {
+            ++uses;
+            return gpu::cu().cuCtxGetCurrent(context);
+        }};
+    const Call<CUresult(CUcontext)> detach{
+        {Export::cuCtxDetach, false}, [](CUcontext context) {
+            CUcontext current = nullptr;
+            gpu::cu().cuCtxGetCurrent(&current);
+            if (current != context) return CUDA_ERROR_INVALID_CONTEXT;
+            return --uses > 0 ? CUDA_SUCCESS : gpu::cu().cuCtxDestroy_v2(context);
+        }};
+    Card& shared = card(0);
+    CUcontext own = nullptr, attached = nullptr;
+    CHECK_EQUAL(gpu::cu().cuCtxCreate_v2(&own, 0, 0), CUDA_SUCCESS);
+    uses = 1;
+    program().context_made(own, 0);
+    Failure why;
+    const std::uint64_t address = shared.allocate(4096, own, why);
+    CHECK_EQUAL(hooks::attach_context(attach, &attached, 0), CUDA_SUCCESS);
+    CHECK(attached == own);
+    CHECK_EQUAL(hooks::detach_context(detach, own), CUDA_SUCCESS);
+    CHECK(shared.find(address).has_value());
+    // The driver refuses where it is not current: nothing ends.
+    gpu::use_device();
+    CHECK_EQUAL(hooks::detach_context(detach, own), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(shared.find(address).has_value());
+    CHECK_EQUAL(gpu::cu().cuCtxSetCurrent(own), CUDA_SUCCESS);
+    CHECK_EQUAL(hooks::detach_context(detach, own), CUDA_SUCCESS);
+    CHECK_EQUAL(uses, 0);
+    CHECK(!shared.find(address).has_value());
+    CHECK(program().wait_for_work());  // and not for a context that is gone
+    gpu::use_device();
+}
+
 TEST(managed_memory_above_the_limit_counts_as_all_that_there_is) {
     constexpr std::uint64_t kLimit = std::uint64_t{64} << 20;
     Card& shared = card(0);
@@ -304,6 +359,77 @@ TEST(managed_memory_above_the_limit_counts_as_all_that_there_is) {
     }
     CHECK_EQUAL(shared.unswappable(), 0U);
     shared.set_limit(0);
+}
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+// Sanitizers have functions of their own in front of those that are replaced here and below.
+namespace {
+
+thread_local int locks = 0;
+
+}  // namespace
+
+extern "C" [[gnu::visibility("default")]] int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
+    static auto* const next = decltype(&pthread_mutex_lock)(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
+    ++locks;
+    return next(mutex);
+}
+
+extern "C" const gate::AddedHooks* vramkitShareStart(const gate::Beneath& beneath);
+
+// What a program calls, with all that stands before the driver: windows end within these launches.
+TEST(a_launch_takes_no_lock) {
+    using Launch = CUresult(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                            unsigned, CUstream, void**, void**);
+    static int launched = 0;
+    Launch* const driver = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                              unsigned, unsigned, CUstream, void**, void**) {
+        ++launched;
+        return CUDA_SUCCESS;
+    };
+    static std::array<std::atomic<void*>, gate::kExports> calls;
+    calls[gate::number(Export::cuLaunchKernel)].store(reinterpret_cast<void*>(driver));
+    program();
+    const gate::AddedHooks* const hooks = vramkitShareStart({nullptr, "", calls.data()});
+    Launch* launch = nullptr;
+    for (std::size_t each = 0; each < hooks->count; ++each) {
+        const gate::AddedHook& hook = hooks->hooks[each];
+        if (hook.name == Export::cuLaunchKernel) launch = reinterpret_cast<Launch*>(hook.function);
+    }
+    REQUIRE(launch != nullptr);
+    const auto launch_once = [&] {
+        CHECK_EQUAL(launch(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), CUDA_SUCCESS);
+    };
+    launch_once();
+    const std::uint64_t before = program().launches();
+    locks = 0;
+    for (int each = 0; each < 1000; ++each) launch_once();
+    CHECK_EQUAL(locks, 0);
+    CHECK_EQUAL(launched, 1001);
+    CHECK(program().launches() > before);  // at the end of each window
+    program().say_idle();
+    CHECK(locks > 0);  // they are counted
+}
+#endif
+
+TEST(memory_of_graphs_is_told_and_needs_credits_like_any_other) {
+    constexpr std::uint64_t kBytes = std::uint64_t{24} << 20;
+    Daemon daemon;
+    std::future<bool> opens = std::async(std::launch::async, [] {
+        card(0);
+        return true;
+    });
+    daemon.greet();
+    daemon.number_card(0);
+    result_of(opens);
+    const std::uint64_t before = card(0).in_use();
+    for (const std::uint64_t bytes : {kBytes, kBytes / 3, std::uint64_t{0}}) {
+        graph_bytes.store(bytes);
+        while (daemon.hear<wire::usage_message>().unswappable != bytes) {
+        }
+        CHECK_EQUAL(card(0).in_use(), before + bytes);
+        if (bytes == kBytes) CHECK(daemon.hear<wire::need_message>().bytes >= bytes);
+    }
 }
 
 TEST(a_reset_and_a_daemon_that_comes_back_do_not_wait_for_each_other) {
@@ -334,7 +460,6 @@ TEST(a_reset_and_a_daemon_that_comes_back_do_not_wait_for_each_other) {
 }
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-// Sanitizers have a function of their own in front of this one.
 namespace {
 
 std::atomic<bool> no_threads{false};

@@ -50,24 +50,21 @@ TEST(unbacked_chunks_are_neither_backed_nor_moved) {
     CHECK(Program::has(block + 5 * kMiB, kMiB, 3));
 }
 
-TEST(coldest_chunks_go_first_and_only_as_many_as_needed) {
+TEST(chunks_go_by_their_addresses_and_only_as_many_as_needed) {
     const Card card(kWithData);
     Program program(card, small(), 128 * kMiB);
     std::vector<std::uint64_t> blocks;
     for (int block = 0; block < 4; ++block) blocks.push_back(program.allocate(4 * kMiB));
     program.make_resident(0, kEverything);
-    for (const int used : {2, 0, 3, 1}) {
-        program.write(blocks[static_cast<std::size_t>(used)], 4 * kMiB, 1);
-    }
+    for (const std::uint64_t block : blocks) program.write(block, 4 * kMiB, 1);
     program.synchronize();
     program.swap_out(5 * kMiB);
     CHECK_EQUAL(program.engine->usage().swapped, 8 * kMiB);
     CHECK_EQUAL(program.credits.gifts, 2);
-    CHECK(gpu::sim().host_alias(blocks[2]) == nullptr);
     CHECK(gpu::sim().host_alias(blocks[0]) == nullptr);
+    CHECK(gpu::sim().host_alias(blocks[1]) == nullptr);
+    CHECK(gpu::sim().host_alias(blocks[2]) != nullptr);
     CHECK(gpu::sim().host_alias(blocks[3]) != nullptr);
-    CHECK(gpu::sim().host_alias(blocks[1]) != nullptr);
-    // Of those that are out, the last used comes first.
     program.credits.bytes = 4 * kMiB;
     CHECK_EQUAL(program.swap_in(), 4 * kMiB);
     CHECK(gpu::sim().host_alias(blocks[0]) != nullptr);
@@ -87,11 +84,11 @@ TEST(blocks_may_come_and_go_between_parts_of_a_swap_in) {
     program.synchronize();
     program.swap_out();
     program.credits.bytes = 4 * kMiB;
-    CHECK_EQUAL(program.swap_in(), 20 * kMiB);  // the last one is back
-    program.engine->note_use(blocks[0], 1);
+    CHECK_EQUAL(program.swap_in(), 20 * kMiB);
+    CHECK(Program::has(blocks[0], 4 * kMiB, 0));
     program.credits.bytes = 4 * kMiB;
     CHECK_EQUAL(program.swap_in(), 16 * kMiB);
-    CHECK(Program::has(blocks[0], 4 * kMiB, 0));
+    CHECK(Program::has(blocks[1], 4 * kMiB, 1));
     program.free(blocks[3]);
     program.credits.bytes = 100 * kMiB;
     CHECK_EQUAL(program.swap_in(), 0U);
@@ -256,7 +253,6 @@ TEST(threads_may_allocate_and_free_while_chunks_move) {
                     const std::uint64_t bytes = 1 + random() % (6 * kMiB);
                     own.push_back(program.engine->allocate(bytes, why));
                     CHECK_EQUAL(program.engine->find(own.back() + bytes - 1)->bytes, bytes);
-                    program.engine->note_use(own.back(), bytes);
                     CHECK(program.engine->usage().swapped <= 512 * kMiB);
                     std::uint64_t freed = 0;  // the credits stay where they are
                     if (own.size() > 3) {

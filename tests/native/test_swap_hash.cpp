@@ -183,7 +183,10 @@ TEST(copies_of_resident_chunks_give_way_to_chunks_that_leave) {
         Settings settings = hashing();
         settings.host.limit = 16 * kMiB;
         Program program(card, settings, 128 * kMiB);
+        // What comes later lies before it, and leaves first.
+        const std::uint64_t before = program.allocate(16 * kMiB);
         const std::uint64_t one = program.allocate(16 * kMiB);
+        program.free(before);
         program.make_resident(0, kEverything);
         program.write(one, 16 * kMiB, 1);
         program.synchronize();
@@ -191,6 +194,7 @@ TEST(copies_of_resident_chunks_give_way_to_chunks_that_leave) {
         CHECK_EQUAL(program.swap_in(), 0U);
         CHECK_EQUAL(program.engine->counters().host_used, 16 * kMiB);
         const std::uint64_t two = program.allocate(16 * kMiB);
+        CHECK_EQUAL(two, before);
         program.make_resident(two, 16 * kMiB);
         program.write(two, 16 * kMiB, 2);
         program.write(one, 16 * kMiB, 1);

@@ -113,9 +113,44 @@ TEST(the_limit_is_kept) {
     CHECK(!piece);
 }
 
+TEST(a_slab_takes_what_the_host_has_left_and_no_more) {
+    const Card card(kOrdered);
+    HostStore::Settings settings = slabs(16);
+    std::uint64_t left = 0;
+    settings.room = [&] {
+        return swap::HostRoom{swap::kSparedOnHost + left, "the group of this test"};
+    };
+    HostStore store(card.call, settings);
+    Failure why;
+    left = 8 * kMiB - 1;
+    HostPiece piece;
+    CHECK(!store.take(8 * kMiB, piece, why));
+    CHECK(why.kind == Failure::Kind::out_of_memory);
+    CHECK_EQUAL(why.message,
+                "the host has 519 MiB left by the group of this test, of which 512 MiB are "
+                "spared; swapped data needs 8 MiB more");
+    left = 0;  // and less than is spared
+    CHECK(!store.prepare(2 * kMiB, why));
+    CHECK_EQUAL(store.held(), 0U);
+    // A smaller slab fits, and what is held is not asked for again.
+    left = 10 * kMiB;
+    piece = take(store, 8 * kMiB);
+    CHECK_EQUAL(store.held(), 10 * kMiB);
+    left = 0;
+    take(store, 2 * kMiB);
+    store.give(piece);
+    take(store, 8 * kMiB);
+    CHECK(!store.take(2 * kMiB, piece, why));
+    left = 100 * kMiB;
+    CHECK(store.prepare(32 * kMiB, why));
+    CHECK_EQUAL(store.held(), 42 * kMiB);
+}
+
 TEST(memory_that_the_system_does_not_have_is_no_crash) {
     const Card card(kOrdered);
-    HostStore store(card.call, slabs(16));
+    HostStore::Settings settings = slabs(16);
+    settings.room = [] { return swap::HostRoom{~std::uint64_t{0}, "no limit"}; };
+    HostStore store(card.call, settings);
     HostPiece piece;
     Failure why;
     CHECK(!store.take(std::uint64_t{1} << 50, piece, why));

@@ -218,6 +218,42 @@ TEST(memory_of_a_group_that_gives_way_is_used_again_behind_its_work) {
     }
 }
 
+TEST(a_block_that_the_pool_failed_to_take_back_is_freed_with_the_next) {
+    for (const bool again : {true, false}) {
+        const Card card;
+        {
+            const auto pool = open_pool(card, limited(8));
+            const StreamRef known = card.stream(true), stream = card.stream();
+            Model model(card, {512}, 512);
+            const Reader reader(model);
+            {
+                weights::GivingWay residents(*model.streamer, pool, stream);
+                const std::uint64_t block = must_malloc(*pool, kMiB, known);
+                CHECK(model.move({{1, block}}, known.handle));
+                residents.settle(1, block, kMiB);
+                reader.must_use(1);
+                // The pool has not seen this stream yet, and asks for its context.
+                CHECK_EQUAL(gpu::sim().inject("cuStreamGetCtx", 1, 1, CUDA_ERROR_UNKNOWN, 0), 0);
+                CHECK_EQUAL(residents.give_way(1), std::uint64_t{0});
+                CHECK(residents.settled().empty());
+                CHECK_EQUAL(residents.counts().groups, std::uint64_t{1});
+                CHECK_EQUAL(residents.counts().bytes, std::uint64_t{0});
+                CHECK_EQUAL(pool->live_bytes(), kMiB);
+                if (again) {
+                    CHECK_EQUAL(residents.give_way(1), kMiB);
+                    CHECK_EQUAL(residents.counts().bytes, kMiB);
+                    CHECK_EQUAL(pool->live_bytes(), std::uint64_t{0});
+                    CHECK_EQUAL(residents.give_way(1), std::uint64_t{0});
+                }
+            }
+            CHECK_EQUAL(pool->live_bytes(), std::uint64_t{0});
+            CHECK(model.move({{1, model.groups[0].address}}));
+            check_order(card);
+        }
+        check_order(card);
+    }
+}
+
 TEST(the_group_that_was_used_last_gives_way_first_and_pinned_ones_stay) {
     const Card card;
     {

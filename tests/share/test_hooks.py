@@ -32,11 +32,14 @@ FORWARDED: dict[str, str] = {
         cuMemcpyAtoD cuMemcpyAtoH cuMemcpyAtoHAsync cuMemcpyDtoA cuMemcpyDtoD cuMemcpyDtoDAsync
         cuMemcpyDtoH cuMemcpyDtoHAsync cuMemcpyHtoA cuMemcpyHtoAAsync cuMemcpyHtoD
         cuMemcpyHtoDAsync cuMemsetD16 cuMemsetD2D16 cuMemsetD2D32 cuMemsetD2D8 cuMemsetD32
-        cuMemsetD8 cuCtxCreate""",
+        cuMemsetD8 cuCtxCreate cuTexRefSetAddress cuTexRefSetAddress2D""",
     "is about memory of the host": """
         cuMemAllocHost* cuMemFreeHost cuMemHost* cuLaunchHostFunc cuStreamAddCallback""",
     "keeps addresses, which stay": """
-        cuTensorMap* cuTexRef* cuSurfRefSetArray cuTexObject* cuSurfObject* cuParamSet*""",
+        cuTensorMap* cuParamSet*""",
+    "reads textures and surfaces, or is about those over arrays, which stay": """
+        cuTexRefCreate cuTexRefDestroy cuTexRefSet[B-Z]* cuTexRefSetAddressMode cuTexRefSetArray
+        cuTexObjectDestroy cuSurfRefSetArray cuSurfObjectCreate cuSurfObjectDestroy""",
     "stays on the card, as arrays, modules and their memory do": """
         cuArrayCreate* cuArray3DCreate* cuArrayDestroy cuMipmappedArrayCreate
         cuMipmappedArrayDestroy cuMemMapArrayAsync cuModuleLoad* cuModuleUnload cuLibraryLoad*
@@ -62,8 +65,6 @@ FORWARDED: dict[str, str] = {
         cuCtxEnablePeerAccess cuCtxResetPersistingL2Cache cuDevicePrimaryCtxSetFlags*
         cuFuncSet* cuKernelSet* cuDeviceRegisterAsyncNotification
         cuDeviceUnregisterAsyncNotification""",
-    "counts uses of a context, deprecated since CUDA 4: programs destroy contexts": """
-        cuCtxAttach cuCtxDetach""",
     "is of parts of the primary context, whose memory and whose waits are the primary's": """
         cuGreenCtx* cuCtxFromGreenCtx""",
     "is advice for managed memory": "cuMemAdvise* cuStreamAttachMemAsync",

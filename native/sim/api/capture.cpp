@@ -241,6 +241,23 @@ SIM_EXPORT CUresult cuGraphDestroy(CUgraph graph) {
     });
 }
 
+SIM_EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attribute,
+                                                 void* value) {
+    return run(CallId::cuDeviceGetGraphMemAttribute, SIM_RETURN_ADDRESS, Needs::initialised, 0,
+               [&](Call& call) {
+                   if (device < 0 || device >= call.machine().settings.devices) {
+                       return CUDA_ERROR_INVALID_DEVICE;
+                   }
+                   if (value == nullptr ||
+                       static_cast<unsigned>(attribute) > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) {
+                       return CUDA_ERROR_INVALID_VALUE;
+                   }
+                   // No graph has memory of its own here: a capture that allocates is refused.
+                   *static_cast<cuuint64_t*>(value) = 0;
+                   return CUDA_SUCCESS;
+               });
+}
+
 SIM_PER_THREAD(cuStreamBeginCapture_v2, ptsz, (CUstream s, CUstreamCaptureMode m), (s, m))
 SIM_PER_THREAD(cuStreamEndCapture, ptsz, (CUstream s, CUgraph* g), (s, g))
 SIM_PER_THREAD(cuStreamIsCapturing, ptsz, (CUstream s, CUstreamCaptureStatus* status), (s, status))
