@@ -31,7 +31,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stopped_after(run: Run, values: int) -> Report:
-    """As Ctrl-C would, when so many repetitions have ended."""
+    """As Ctrl-C would, when so many repetitions have ended. Those that a subject has answered by
+    then count too."""
     ended = 0
 
     def count(report: Report) -> None:
@@ -42,7 +43,7 @@ def stopped_after(run: Run, values: int) -> Report:
 
     run.changed = count
     found = run.run()
-    assert found.stopped == "interrupted" and ended == values + 1
+    assert found.stopped == "interrupted" and ended > values
     return found
 
 

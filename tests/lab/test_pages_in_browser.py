@@ -36,7 +36,7 @@ COMMANDS = {
         "weights",
         *SMALL,
         "--set",
-        "layers=6",
+        "layers=10",
         "--cases",
         "5 GB/s,1.5 GB/s",
         "--subjects",

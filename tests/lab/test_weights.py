@@ -499,13 +499,15 @@ def test_policies_run_in_processes_and_the_report_is_drawn(driver: Driver) -> No
 def test_three_layers_of_the_study_s_first_timeline_are_drawn_for_each_policy(
     driver: Driver,
 ) -> None:
-    report = run_loop(WEIGHTS, driver, ["history", "auto_3", "auto"], [DRAWN.case], "layers=6")
+    report = run_loop(
+        WEIGHTS, driver, ["history", "auto_3", "auto"], [DRAWN.case], f"layers={LAYERS}"
+    )
     drawn = [block for block in WEIGHTS.blocks(report) if isinstance(block, Timeline)]
     # In the order of the tables, which leave larger rings out.
     assert [each.title.partition(":")[0] for each in drawn] == ["history", "auto"]
     for each, milliseconds in zip(drawn, (220, 200), strict=True):
         lanes = {lane.name: lane.spans for lane in each.lanes}
-        assert [span.name for span in lanes["ffn"]] == [f"compute {n}.ffn" for n in (1, 2, 3)]
+        assert [span.name for span in lanes["ffn"]] == [f"compute {n}.ffn" for n in (3, 4, 5)]
         # Three layers, and the wait of the first one is in the window.
         assert lanes["ffn"][-1].end == pytest.approx(3 * milliseconds * 1e-3, abs=1e-3)
         assert lanes["copy"] and each.scale == 0.66
