@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from vramkit.demo import card, overlap, pool, race
+
 from .support import VramkitHere
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -31,7 +33,9 @@ def test_doctor(vramkit_here: VramkitHere) -> None:
 
 @pytest.mark.sim_only
 @pytest.mark.usefixtures("driver", "small_groups")
-def test_demo(vramkit_here: VramkitHere, tmp_path: Path) -> None:
+def test_demo(vramkit_here: VramkitHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = (card.CHAPTER, overlap.CHAPTER, pool.CHAPTER, race.CHAPTER)
+    monkeypatch.setattr("vramkit.demo.chapters.CHAPTERS", drawn)
     status, stdout, _ = vramkit_here("demo", "--driver", "sim", encoding="ascii")
     assert status == 0
     assert stdout.isascii()
