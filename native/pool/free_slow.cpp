@@ -30,11 +30,13 @@ std::uint64_t Pool::find_live(std::uint64_t address, std::optional<std::uint64_t
     if (Slab* const slab = page_map_->slab_of(address); slab != nullptr) {
         const std::uint64_t inside = address - slab->address;
         const std::uint64_t number = slab->number_at(inside);
-        if (number >= slab->count || number * slab->block_bytes != inside) {
+        const bool is_block = number < slab->count;
+        block = {slab, static_cast<std::uint32_t>(number)};
+        // Its slab may have ended since, so that the pointer lies inside free memory.
+        if (is_block && !block.block().with_user()) return refuse(kNotInUse);
+        if (!is_block || number * slab->block_bytes != inside) {
             return refuse("the pointer lies inside a block; free takes the one malloc returned");
         }
-        block = {slab, static_cast<std::uint32_t>(number)};
-        if (!block.block().with_user()) return refuse(kNotInUse);
         bytes = slab->asked_for(block.block());
     } else {
         const std::lock_guard guard(lock_);

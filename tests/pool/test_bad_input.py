@@ -184,3 +184,17 @@ def test_more_pools_than_there_are_addresses_for(device: Device) -> None:
                 pools.enter_context(Pool(device=device, background=False))
         assert device.memory_info() == before
     Pool(device=device, background=False).close()  # those that are closed make room
+
+
+def test_a_block_whose_slab_has_ended_was_freed_twice(device: Device) -> None:
+    """The pointer lies inside free memory by then, not inside a block."""
+    uncached = {"thread_cache_max_blocks": 0, "global_cache_max_blocks": 0, "batch_alloc_count": 1}
+    pool = Pool(device=device, background=False, **uncached)
+    first, second = pool.malloc(1), pool.malloc(1)
+    pool.free(first)
+    pool.free(second)
+    assert pool.stats().slabs == 0
+    for address in (first, second):
+        with pytest.raises(ValueError, match="freed twice"):
+            pool.free(address)
+    pool.close()
