@@ -27,6 +27,10 @@ RATIO, REMAINDER = 1.10, 32 * MIB
 MOST_WITHOUT_TIME = 3.0, 64 * MIB + 3 * 32 * MIB
 MOST_WITH_TIME = 1.25, 128 * MIB
 
+# Caches of requests that are answered at the same time, each for some layers: they grow by copies.
+REQUESTS, LAYERS = 24, 4
+BYTES_A_TOKEN = 16 * KIB
+
 WORK_NS = 1000
 SHORTEST, LONGEST = 40, 200  # events
 SIZES = st.one_of(
@@ -131,3 +135,46 @@ def test_steady_churn_settles(
         pool.free(address)
     for stream in made:
         stream.close()
+
+
+@pytest.mark.sim(data=False, checker=False, capacity="140GiB")
+@pytest.mark.parametrize(("microseconds", "most"), [(0, 1.6), (20, 1.5), (200, 1.3)])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_moves_do_not_make_further_moves_necessary(
+    pool: Pool, device: Device, sim: Simulator, seed: int, microseconds: int, most: float
+) -> None:
+    """Each move leaves addresses between blocks. If free memory lies in short ranges there, every
+    request moves some of it, and there is never time enough for all of it."""
+    chance = random.Random(seed)
+    live: dict[int, tuple[int, list[int]]] = {}
+    total = peak = 0
+
+    with device.stream() as stream:
+
+        def caches(tokens: int) -> list[int]:
+            nonlocal total, peak
+            total += LAYERS * tokens * BYTES_A_TOKEN
+            peak = max(peak, total)
+            sim.advance(LAYERS * microseconds * 1e-6)
+            return [pool.malloc(tokens * BYTES_A_TOKEN, stream) for _ in range(LAYERS)]
+
+        def end(tokens: int, blocks: list[int]) -> None:
+            nonlocal total
+            total -= LAYERS * tokens * BYTES_A_TOKEN
+            for block in blocks:
+                pool.free(block)
+
+        for step in range(rounds(8000, 100_000)):
+            if len(live) < REQUESTS and chance.random() < 0.15:
+                tokens = chance.randint(30, 3000)
+                live[step] = tokens, caches(tokens)
+            for request in [each for each in live if chance.random() < 0.1]:
+                tokens, blocks = live[request]
+                grown = tokens + 4 * chance.randint(1, 8)
+                live[request] = grown, caches(grown)
+                end(tokens, blocks)
+                if chance.random() < 0.04:
+                    end(*live.pop(request))
+        assert pool.stats().peak_reserved <= most * peak
+        for tokens, blocks in live.values():
+            end(tokens, blocks)

@@ -5,9 +5,9 @@
 // work at the old address; for the same stream the order of the stream keeps old and new use apart,
 // and the old mapping stays until the work is done. Nothing waits.
 #include <algorithm>
-#include <functional>
 #include <mutex>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "base/rules.h"
@@ -98,7 +98,10 @@ void DeviceMemory::choose_base(Move& move, std::uint64_t bytes, const FreeRanges
     }
 }
 
-// The largest pieces until they have so many bytes, and the smallest that will do as the last one.
+// Until they have so many bytes. First from ranges that are too short for that, the largest
+// pieces before others, as each costs the same; then from the shortest of the longer ones. So few
+// short ranges are left, and the long ones serve others without a move. Taken from long ranges,
+// each move left short ones behind, of which the next request needed more.
 void DeviceMemory::choose_pieces(Move& move, FreeRanges* own, std::uint64_t bytes,
                                  std::size_t at_most) const {
     struct Candidate {
@@ -120,23 +123,20 @@ void DeviceMemory::choose_pieces(Move& move, FreeRanges* own, std::uint64_t byte
     };
     look(*idle_, false);
     if (own != nullptr) look(*own, true);
-    std::ranges::stable_sort(candidates, std::greater{},
-                             [](const Candidate& each) { return each.mapping.piece.bytes; });
+    std::ranges::stable_sort(candidates, {}, [&](const Candidate& each) {
+        const std::uint64_t length = each.range->bytes;
+        const std::uint64_t piece = each.mapping.piece.bytes;
+        return length > bytes ? std::tuple(length, std::uint64_t{0}, length)
+                              : std::tuple(std::uint64_t{0}, ~piece, length);
+    });
     move.stay();
     std::vector<Candidate> chosen;
-    for (auto next = candidates.begin(); next != candidates.end(); ++next) {
+    for (const Candidate& each : candidates) {
         if (chosen.size() >= at_most || move.moved >= bytes) break;
-        const auto down_to = [&](std::uint64_t least) {
-            return std::partition_point(next, candidates.end(), [&](const Candidate& each) {
-                return each.mapping.piece.bytes >= least;
-            });
-        };
-        const auto enough = down_to(bytes - move.moved);
-        if (enough != next) next = down_to(std::prev(enough)->mapping.piece.bytes + 1);
-        const std::uint64_t piece = next->mapping.piece.bytes;
+        const std::uint64_t piece = each.mapping.piece.bytes;
         if (piece > move.room - move.moved) continue;
         move.moved += piece;
-        chosen.push_back(*next);
+        chosen.push_back(each);
     }
     std::ranges::sort(chosen, {}, [](const Candidate& each) { return each.mapping.address; });
     for (const auto& [range, is_own, mapping] : chosen) {
