@@ -6,14 +6,15 @@
 
 A study saw `nvidia-smi` show 1 GiB for a program with 12 GiB of managed memory that ran at full
 speed, and guessed why. Here each moment has NVML's figure for the process and for the card,
-cuMemGetInfo, and the rate of a sweep over all of the memory. Below 8 GiB on a card: more than it
-has free can hang it.
+cuMemGetInfo, and the rate of a sweep over all of the memory. On a card there is also a part whose
+pages are swept in random order. Below 8 GiB on a card: more than it has free can hang it.
 """
 
 import ctypes
 import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable
 from ctypes import byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,16 @@ from vramkit.lab.sharing.claims import Managed
 
 GIB = 1 << 30
 MOST = 8 * GIB
+SHUFFLED = 2 * GIB  # at most, in random order; pages of 4 KiB, a power of two of them
+MULTIPLIER = 0x9E3779B97F4A7C15  # odd: each page has its turn
 HOST = -1  # as a device
 GLOBAL = 1
 DOCUMENT = programs.ROOT / "docs" / "sharing-model.md"
 IDLE, NATIVE = "context only", "cuMemAlloc"
 UNTOUCHED, SWEPT = "managed, not touched", "managed, swept once"
 EVICTED = "managed, moved to the host"
+EVICTED_SHUFFLED = "managed, moved to the host; pages in random order"
+SHUFFLED_AGAIN = "managed, on the card; pages in random order"
 BEGIN = "<!-- Written by benchmarks/managed_memory.py publish -->"
 END = "<!-- End of what is written -->"
 
@@ -63,12 +68,15 @@ class Card:
     def __init__(self, library: str, kernels: Path) -> None:
         self._cuda = ctypes.CDLL(library)
         self.call("cuInit", 0)
-        context, module = c_void_p(), c_void_p()
+        context = c_void_p()
         self.call("cuDevicePrimaryCtxRetain", byref(context), 0)
         self.call("cuCtxSetCurrent", context)
-        self.call("cuModuleLoadData", byref(module), kernels.read_bytes() + b"\0")
-        self._sweep = c_void_p()
-        self.call("cuModuleGetFunction", byref(self._sweep), module, b"vk_sweep")
+        self._sweep = self._kernel(kernels, b"vk_sweep")
+        self._shuffled: c_void_p | None = None
+        """The simulated GPU has no kernels but its own."""
+        if not hasattr(self._cuda, "simReset"):
+            own = Path(__file__).with_suffix(".ptx")
+            self._shuffled = self._kernel(own, b"shuffled_sweep")
         count = c_int()
         self.call("cuDeviceGetAttribute", byref(count), 16, 0)  # multiprocessors
         self._grid = count.value * 8
@@ -85,6 +93,12 @@ class Card:
         result = getattr(self._cuda, name)(*arguments)
         if result != 0:
             sys.exit(f"{name} returned error {result}")
+
+    def _kernel(self, path: Path, name: bytes) -> c_void_p:
+        module, function = c_void_p(), c_void_p()
+        self.call("cuModuleLoadData", byref(module), path.read_bytes() + b"\0")
+        self.call("cuModuleGetFunction", byref(function), module, name)
+        return function
 
     def _open_nvml(self) -> Any:
         if hasattr(self._cuda, "simReset"):
@@ -119,12 +133,23 @@ class Card:
 
     def sweep(self, address: c_uint64, nbytes: int) -> float:
         """GB/s of the memory, each word read and written once."""
-        words, rounds = c_uint64(nbytes // 4), c_uint(1)
-        values = (address, words, rounds)
+        return self._timed(self._sweep, nbytes, address, c_uint64(nbytes // 4), c_uint(1))
+
+    def sweep_shuffled(self, address: c_uint64, nbytes: int) -> float:
+        """The same of the first part of it, a power of two of pages in random order."""
+        pages = 1 << (min(nbytes, SHUFFLED) // 4096).bit_length() - 1
+        values = (address, c_uint64(pages), c_uint64(MULTIPLIER))
+        return self._timed(self._shuffled, pages * 4096, *values)
+
+    @property
+    def can_shuffle(self) -> bool:
+        return self._shuffled is not None
+
+    def _timed(self, kernel: c_void_p | None, nbytes: int, *values: Any) -> float:
         pointers = (c_void_p * 3)(*(ctypes.addressof(each) for each in values))
         shape = [c_uint(each) for each in (self._grid, 1, 1, 256, 1, 1, 0)]
         self.call("cuEventRecord", self._events[0], None)
-        self.call("cuLaunchKernel", self._sweep, *shape, None, pointers, None)
+        self.call("cuLaunchKernel", kernel, *shape, None, pointers, None)
         self.call("cuEventRecord", self._events[1], None)
         self.call("cuCtxSynchronize")
         milliseconds = c_float()
@@ -139,9 +164,13 @@ def measure(card: Card, nbytes: int) -> list[Moment]:
     address = c_uint64()
     moments = [card.look(IDLE)]
 
-    def moment(what: str) -> None:
+    def moment(what: str, sweep: Callable[[c_uint64, int], float] = card.sweep) -> None:
         before = card.look(what)
-        moments.append(msgspec.structs.replace(before, sweep_gb_s=card.sweep(address, nbytes)))
+        moments.append(msgspec.structs.replace(before, sweep_gb_s=sweep(address, nbytes)))
+
+    def evict() -> None:
+        card.call("cuMemPrefetchAsync", address, c_size_t(nbytes), c_int(HOST), None)
+        card.wait()
 
     card.call("cuMemAlloc_v2", byref(address), c_size_t(nbytes))
     moment(NATIVE)
@@ -149,10 +178,13 @@ def measure(card: Card, nbytes: int) -> list[Moment]:
     card.call("cuMemAllocManaged", byref(address), c_size_t(nbytes), c_uint(GLOBAL))
     moment(UNTOUCHED)
     moment(SWEPT)
-    card.call("cuMemPrefetchAsync", address, c_size_t(nbytes), c_int(HOST), None)
-    card.wait()
+    evict()
     moment(EVICTED)
     moment("managed, swept again")
+    if card.can_shuffle:
+        evict()
+        moment(EVICTED_SHUFFLED, card.sweep_shuffled)
+        moment(SHUFFLED_AGAIN, card.sweep_shuffled)
     card.call("cuMemFree_v2", address)
     moments.append(card.look("freed"))
     return moments
@@ -196,6 +228,11 @@ def answer(report: Report) -> str:
         f"{rate(native)} GB/s, and the sweep that has to bring it back "
         f"goes at {rate(stages[2])} GB/s."
     )
+    if EVICTED_SHUFFLED in found:
+        lines.append(
+            f"In random order of pages it comes back at {rate(found[EVICTED_SHUFFLED])} GB/s; "
+            f"what is there already is swept in that order at {rate(found[SHUFFLED_AGAIN])} GB/s."
+        )
     return " ".join(lines)
 
 
@@ -215,7 +252,9 @@ def conclusion(counted: float) -> str:
 
 
 def rate(moment: Moment) -> str:
-    return "-" if moment.sweep_gb_s is None else f"{moment.sweep_gb_s:,.0f}"
+    if moment.sweep_gb_s is None:
+        return "-"
+    return f"{moment.sweep_gb_s:,.{0 if moment.sweep_gb_s >= 100 else 1}f}"
 
 
 def gib(value: int | None) -> str:

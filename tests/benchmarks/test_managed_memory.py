@@ -42,6 +42,18 @@ def test_the_answer_follows_from_what_is_shown(
     assert "4,000 GB/s, memory of cuMemAlloc at 4,100 GB/s" in found
 
 
+def test_random_order_is_told_where_it_was_measured() -> None:
+    from managed_memory import EVICTED_SHUFFLED, SHUFFLED_AGAIN, Moment, answer
+
+    plain = report([GIB] * 4)
+    assert "random" not in answer(plain)
+    rates = {EVICTED_SHUFFLED: 2.51, SHUFFLED_AGAIN: 3000.0}
+    more = [Moment(what, None, None, 0, value) for what, value in rates.items()]
+    found = answer(msgspec.structs.replace(plain, moments=[*plain.moments, *more]))
+    assert "In random order of pages it comes back at 2.5 GB/s" in found
+    assert "is swept in that order at 3,000 GB/s" in found
+
+
 def test_without_nvml_nothing_is_said_of_it() -> None:
     from managed_memory import answer
 
