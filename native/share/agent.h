@@ -45,8 +45,10 @@ class Agent {
     bool idle();
     bool lease(bool begins);
 
-    // The process ends in good order: says so, without waiting for anything.
+    // The process ends in good order: says so, without waiting for anything. From now on the driver
+    // may be shutting down, and is called only for what the program itself waits for.
     void leave() {
+        if (leaving_.exchange(true)) return;
         if (connected_.load()) connection_.send_at_once(wire::leaving_message{});
     }
 
@@ -138,6 +140,7 @@ class Agent {
     Program& program_;
     wire::Connection connection_;
     std::atomic<bool> connected_{false};
+    std::atomic<bool> leaving_{false};
     bool has_thread_ = false;  // or could have none
     bool runs_ = false;
 

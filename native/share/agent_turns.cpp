@@ -136,7 +136,7 @@ void Agent::settle_needs() {
 void Agent::every_so_often() {
     const auto now = Clock::now();
     next_tick_ = now + kTick;
-    look_at_graphs();
+    if (!leaving_.load()) look_at_graphs();
     {
         const std::lock_guard guard(facts_);
         for (const auto& known : cards_) {

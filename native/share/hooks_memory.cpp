@@ -31,6 +31,7 @@ CUresult allocated(Card& card, CUdeviceptr* pointer, std::size_t bytes) {
         return error_of(why);
     }
     LaunchGate::note_unbacked();
+    program.bring_for_capture();
     *pointer = address;
     return CUDA_SUCCESS;
 }

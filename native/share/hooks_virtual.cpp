@@ -69,6 +69,7 @@ CUresult create_handle(const Call<CUresult(CUmemGenericAllocationHandle*, size_t
     if (result == CUDA_ERROR_OUT_OF_MEMORY && StreamOrdered::get().give_back(*card)) {
         result = virtual_memory::create(*card, handle, bytes, *properties);
     }
+    if (result == CUDA_SUCCESS) program.bring_for_capture();
     return result;
 }
 

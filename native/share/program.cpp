@@ -19,6 +19,7 @@ namespace vramkit::share {
 namespace {
 
 constexpr int kMostRefusals = 1200;         // of 50 ms: then the program gets the driver's error
+constexpr int kMostWaitsInCapture = 200;    // of 50 ms: then its sets and copies may fail
 constexpr std::uint64_t kLoggedSwaps = 16;  // of the self-test; of more, whenever they double
 
 }  // namespace
@@ -100,7 +101,11 @@ Card* Program::card(CUdevice device, Failure& why) {
         static_cast<unsigned long long>(opened->limit() >> 20));
     Card* const made = opened.release();
     slot.store(made, std::memory_order_release);
-    if (agent_ != nullptr) agent_->add(*made);
+    if (agent_ != nullptr) {
+        // Once more, behind what the driver has registered since: the last one is called first.
+        std::atexit(&at_exit);
+        agent_->add(*made);
+    }
     return made;
 }
 
@@ -188,6 +193,19 @@ Program::Brought Program::wait_for_turn(Failure& why) {
         agent_->wait_for_credits();
     }
     return brought;
+}
+
+void Program::bring_for_capture() {
+    if (!any_capture()) return;
+    Failure why;
+    for (int waits = 0; waits < kMostWaitsInCapture; ++waits) {
+        const Brought brought = bring_everything(why);
+        if (brought == Brought::all) return;
+        if (brought == Brought::failed || agent_ == nullptr) break;
+        agent_->wait_for_credits();
+    }
+    log("memory of a capture is not on the card: %s %s", std::string(why.call).c_str(),
+        why.message.c_str());
 }
 
 void Program::after_many_launches(Passenger& me, CUstream stream) {

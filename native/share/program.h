@@ -63,6 +63,9 @@ class Program {
     // The program comes to an open gate with all its memory on the card, or does not pass. False
     // and an error for the program: memory could not be brought. `stream`: as call.stream() gives.
     bool enter_slowly(Passenger& me, CUstream stream, CUresult& error);
+    // What is new to the card comes with the next work of the program, or here, if something is
+    // captured: sets and copies may be recorded next, and the driver looks at their addresses.
+    void bring_for_capture();
     // Every `window` launches of a thread.
     void after_many_launches(Passenger& me, CUstream stream);
 

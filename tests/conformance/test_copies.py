@@ -179,6 +179,25 @@ def test_copy_at_a_reserved_address_without_memory(isolated, observe):
     observe("copies at a reserved address without memory", outcome)
 
 
+def test_captured_copies_at_a_reserved_address_without_memory(isolated, observe):
+    outcome = isolated(
+        """
+        reserved, memory = scope.reserve(4 * MIB), scope.alloc(4096)
+        stream = scope.stream()
+        for label, call in {
+            "DtoD to it": lambda: cu.cuMemcpyDtoDAsync(reserved, memory, 4096, stream),
+            "DtoD from it": lambda: cu.cuMemcpyDtoDAsync(memory, reserved, 4096, stream),
+            "memset": lambda: cu.cuMemsetD8Async(reserved, 1, 4096, stream),
+        }.items():
+            ok(cu.cuStreamBeginCapture(stream, cu.CUstreamCaptureMode(2)))
+            note(label, name(call()))
+            note(f"{label}, end", name(cu.cuStreamEndCapture(stream)))
+        note("health", name(cu.cuCtxSynchronize()))
+        """
+    )
+    observe("captured copies at a reserved address without memory", outcome)
+
+
 def test_copies_to_freed_memory_and_to_an_address_of_nobody(isolated, observe):
     outcome = isolated(
         """

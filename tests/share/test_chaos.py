@@ -26,6 +26,7 @@ KINDS = (
     "threads",
     "per_thread_streams",
     "graphs",
+    "graph_allocates",
     "contexts",
     "out_of_memory",
     "fork_first",

@@ -98,14 +98,17 @@ def torch_graphs() -> None:
             torch.relu(data @ weight)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
+    # The graph's memory is allocated meanwhile, and it sets and copies some of it.
     with torch.cuda.graph(graph):
-        out = torch.relu(data @ weight)
+        copy = data.clone()
+        out = torch.relu(copy @ weight)
+        total = torch.zeros_like(weight).sum() + out.sum()
 
     def work() -> list[str]:
         for step in range(STEPS):
             data.fill_(step)
             graph.replay()
-        return [float(value).hex() for value in out.sum(0)[:8]]
+        return [float(value).hex() for value in (*out.sum(0)[:8], total)]
 
     _with_torch(work)
 

@@ -113,6 +113,7 @@ int main(int count, char** words) {
         async_at_random(6, steps, said);
     }
     if (kind == "graphs") graphs(steps);
+    if (kind == "graph_allocates") graph_allocates(steps);
     if (kind == "rounds") rounds(steps, atoi(words[3]));
     if (kind == "leaves" || kind == "resets") {
         const int count_of_rounds = atoi(words[3]);

@@ -93,6 +93,32 @@ void graphs(int steps) {
     printf("%llx %llx %llx\n", sum(one, stream), sum(two, stream), sum(apart, beside));
 }
 
+// A graph whose memory is allocated while it is captured, as PyTorch's private pools do: sets and
+// copies are recorded with addresses that the driver looks at.
+void graph_allocates(int steps) {
+    auto* begin_capture = other<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2");
+    auto* end_capture = other<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture");
+    auto* instantiate =
+        other<CUresult(CUgraphExec*, CUgraph, unsigned long long)>("cuGraphInstantiateWithFlags");
+    auto* replay = other<CUresult(CUgraphExec, CUstream)>("cuGraphLaunch");
+    CUstream stream;
+    CALL(cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, 0);
+    Block total = allocate(1 << 20);
+    launch(fill, stream, total.address, total.bytes / 4, 3);
+    CUgraph graph;
+    CUgraphExec executable;
+    check(begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+    Block one = allocate(3 << 20);
+    CALL(cuMemsetD8Async, one.address, 1, one.bytes, stream);
+    Block two = map(1);
+    CALL(cuMemcpyDtoDAsync_v2, two.address, one.address, two.bytes, stream);
+    launch(add, stream, total.address, total.address, two.address, total.bytes / 4);
+    check(end_capture(stream, &graph), "cuStreamEndCapture");
+    check(instantiate(&executable, graph, 0), "cuGraphInstantiate");
+    for (int step = 0; step < steps; ++step) check(replay(executable, stream), "cuGraphLaunch");
+    printf("%llx %llx %llx\n", sum(one, stream), sum(two, stream), sum(total, stream));
+}
+
 // Allocations that other contexts take with them, and what is asked about addresses.
 void contexts() {
     auto* create = other<CUresult(CUcontext*, unsigned, CUdevice)>("cuCtxCreate_v2");
