@@ -88,8 +88,7 @@ def build(options: Namespace) -> list[str]:
 def gate(options: Namespace) -> list[str]:
     words = ["--driver", options.driver, "--binary", options.folder / "gate_launch"]
     words += ["--rounds", 3, "--output", options.folder / "gate.json"]
-    if options.driver == "sim":
-        words += ["--batches", 100]
+    words += ["--batches", 100 if options.driver == "sim" else 400]
     return python("benchmarks/gate.py", *words)
 
 
@@ -173,9 +172,9 @@ def lab_goals(name: str) -> Callable[[Namespace], list[str]]:
 NEVER_ASKED = ("copies_of_boxes", "copy_batches", "peers", "managed_memory", "pitched_memory")
 FILES = [f"tests/conformance/test_{name}.py" for name in (*NEVER_ASKED, "memsets", "copies")]
 PARTS = [
-    Part("machine", 40, lambda _: python("benchmarks/on_card_machine.py"), needed=True),
+    Part("machine", 90, lambda _: python("benchmarks/on_card_machine.py"), needed=True),
     # Each test has up to four programs with a framework at once.
-    tests("sharing_tests", 270, "tests/share/test_on_card.py", processes=2),
+    tests("sharing_tests", 270, "tests/share/test_on_card.py", "--maxfail=8", processes=4),
     Part("build", 60, build),
     Part("gate", 50, gate),
     Part("sharing", 240, sharing),

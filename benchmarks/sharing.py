@@ -86,7 +86,7 @@ def measure(options: Namespace) -> Report:
                 report.keep(Row(name, error=f"not started: {left:.0f} s were left of the limit"))
             continue
         say(f"{name}: {CASES[name].text} ...")
-        row = measure_row(name, options, time.monotonic() + min(left, max(3 * needed, 60)))
+        row = measure_row(name, options, time.monotonic() + min(left, max(2 * needed, 45)))
         report.keep(row)
         # After each row: whatever stops us later, what was measured is kept.
         programs.write(report, options.json)

@@ -43,31 +43,32 @@ def calibrated(made: Session, kind: str, *options: object) -> int:
 
 
 def compared(row: Row, bench: Bench, count: int, kind: str, *options: object, steps: int) -> None:
-    """`count` programs at once: native and shared in turns; the row has the ratio of medians."""
+    """`count` programs at once: native and shared in turns; the row has the ratio of medians. All
+    of them start at the beginning, which takes longer than what is measured, and wait."""
     loops: dict[str, list[float]] = {"": [], "swap": []}
-    whole: dict[str, list[float]] = {"": [], "swap": []}
     with bench.session() as made:
         made.start_daemon()
         steps = steps or calibrated(made, kind, *options)
         results = set()
+        turns = []
         for number in range(bench.repetitions):
             for mode in loops if number % 2 == 0 else reversed(loops):
                 go = made.folder / f"go-{number}{mode}"
                 words = (*options, "--steps", steps, "--go", go)
                 started = [made.start(kind, *words, mode=mode) for _ in range(count)]
-                made.until(lambda s=started: all(each.log.steps for each in s), "they are ready")
-                go.touch()
-                printed = made.ended(*started)
-                loops[mode].append(loop_seconds(printed))
-                whole[mode].append((max(each.ended for each in started) - started[0].started) / 1e9)
-                results |= {str(each.get("result")) for each in printed}
+                turns.append((mode, go, started))
+        for _, _, started in turns:
+            made.until(lambda s=started: all(each.log.steps for each in s), "they are ready")
+        for mode, go, started in turns:
+            go.touch()
+            printed = made.ended(*started)
+            loops[mode].append(loop_seconds(printed))
+            results |= {str(each.get("result")) for each in printed}
     native, shared = (statistics.median(loops[mode]) for mode in ("", "swap"))
     row.take(shared / native)
     row.details |= {
         "native_seconds": loops[""],
         "shared_seconds": loops["swap"],
-        "native_process_seconds": whole[""],
-        "shared_process_seconds": whole["swap"],
         "steps": steps,
         "results_equal": len(results) == 1,
     }
@@ -148,11 +149,15 @@ def take_turns(
         stop = made.folder / "stop"
         words = ("--bytes", nbytes, "--writes", writes, "--until", stop)
         first = made.start("memory", *words, mode=mode)
+        # Its start takes as long as the first one's; it takes memory when the budget is known.
+        begin = made.folder / "begin"
+        second = made.start("memory", *words, "--begin", begin, mode=mode)
         made.until(lambda: len(first.log.steps) > 2, "the first program works")
         made.until(lambda: needed(made, first) >= nbytes, "the daemon knows its memory")
         needs = needed(made, first)
         made.configure(budget=int(budget(needs)))
-        both = [first, made.start("memory", *words, mode=mode)]
+        begin.touch()
+        both = [first, second]
         wanted = FIRST + scale.switches
 
         def often_enough() -> bool:

@@ -31,35 +31,35 @@ CASES = {
         "47 s by faults, 0.75 s by prefetch (a study); 0.47 s one way after the other",
         "s",
         0.33,
-        seconds=30,
+        seconds=25,
     ),
-    "switch_third": Case("... 20 GiB of card: 4 GiB are missing", "", "s", 0.10, seconds=30),
-    "switch_unchanged": Case("... nothing was changed", "", "s", 0.27, seconds=30),
-    "total_short": Case(
-        "two of 12 GiB in 20 GiB, quantum 2 s", "one after the other", "ratio", 1.05, seconds=60
-    ),
+    "switch_third": Case("... 20 GiB of card: 4 GiB are missing", "", "s", 0.10, seconds=25),
+    "switch_unchanged": Case("... nothing was changed", "", "s", 0.27, seconds=25),
     "alone": Case(
-        "one program alone, training", "native; 1.026 in a study", "ratio", 1.005, seconds=90
+        "one program alone, training", "native; 1.026 in a study", "ratio", 1.005, seconds=60
     ),
     "tenth": Case(
-        "sum 10 % over the budget: what a switch moves", "both programs", "part", 0.15, seconds=30
+        "sum 10 % over the budget: what a switch moves", "both programs", "part", 0.15, seconds=25
+    ),
+    "total_short": Case(
+        "two of 12 GiB in 20 GiB, quantum 2 s", "one after the other", "ratio", 1.05, seconds=70
     ),
     "side_by_side": Case(
-        "two that fit", "native side by side", "ratio", 1.01, seconds=100
+        "two that fit", "native side by side", "ratio", 1.01, seconds=80
     ),
+    "mode_swap": Case("two of 3 GiB in 4.5 GiB, one switch: swap", "", "s", seconds=25),
+    "mode_prefetch": Case("... prefetch", "", "s", seconds=25),
+    "mode_paged": Case("... paged", "", "s", seconds=25),
     "efficiency_long": Case(
         "two of 12 GiB in 20 GiB, quantum 30 s", "one after the other", "efficiency", 0.99,
-        at_least=True, seconds=120,
+        at_least=True, seconds=130,
     ),
-    "mode_swap": Case("two of 3 GiB in 4.5 GiB, one switch: swap", "", "s", seconds=30),
-    "mode_prefetch": Case("... prefetch", "", "s", seconds=30),
-    "mode_paged": Case("... paged", "", "s", seconds=30),
     "additions": Case(
-        "x + y, 4,000 times, 12 GiB", "native; 1.026 in a study", "ratio", 1.005, seconds=150
+        "x + y, 4,000 times, 12 GiB", "native; 1.026 in a study", "ratio", 1.005, seconds=75
     ),
     "tenth_half_unchanged": Case(
         "sum 10 % over, half of the memory is never changed", "both programs", "part", 0.15,
-        seconds=30,
+        seconds=25,
     ),
 }  # fmt: skip
 

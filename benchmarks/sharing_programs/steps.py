@@ -43,6 +43,7 @@ def parse(kinds: tuple[str, ...]) -> Namespace:
     parser.add_argument("--batch", type=int, default=20, help="train and add: rounds of a step")
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--begin", type=Path, help="takes memory when this file is there")
     parser.add_argument("--go", type=Path, help="starts when this file is there")
     parser.add_argument("--until", type=Path, help="ends when this file is there")
     options = parser.parse_args()
@@ -55,11 +56,11 @@ def play(work: Work, options: Namespace) -> None:
     """Runs it, and prints what came out as one JSON object."""
     log = StepLog(options.log)
     log.write("pid", os.getpid(), 0)
+    _wait_for(options.begin)
     begin = time.monotonic_ns()
     work.begin()
     log.write("init", begin, time.monotonic_ns())
-    while options.go and not options.go.exists():
-        time.sleep(0.001)
+    _wait_for(options.go)
     steps = 0
     first = before = time.monotonic_ns()
     while not _enough(options, steps, before - first):
@@ -69,6 +70,11 @@ def play(work: Work, options: Namespace) -> None:
         before = now
         steps += 1
     print(json.dumps({"steps": steps, "begin": first, "end": before, **work.result(steps)}))
+
+
+def _wait_for(file: Path | None) -> None:
+    while file and not file.exists():
+        time.sleep(0.005)
 
 
 def _enough(options: Namespace, steps: int, nanoseconds: int) -> bool:
