@@ -13,6 +13,7 @@ from vramkit.weights.model import Experts, Part, Weight
 from vramkit.weights.shown_group import ShownGroup
 from vramkit.weights.store import Store
 from vramkit.weights.torch_memory import TorchMemory
+from vramkit.weights.unstreamed import Unstreamed
 
 
 class RoutedGroup(ShownGroup):
@@ -75,9 +76,11 @@ class ExpertHooks(PartHooks):
         experts: Experts,
         group: RoutedGroup,
         backward: Backward,
+        unstreamed: Unstreamed,
         cache: ExpertCache,
     ) -> None:
-        super().__init__(torch, Part(experts.name, experts.module, ()), [group], backward)
+        part = Part(experts.name, experts.module, ())
+        super().__init__(torch, part, [group], backward, unstreamed)
         self._experts, self.group, self._cache = experts, group, cache
 
     def _prepare(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
