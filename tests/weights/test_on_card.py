@@ -227,6 +227,23 @@ def test_a_model_that_is_moved_while_it_is_offloaded(driver: Driver) -> None:
     assert torch.equal(model.to("cuda")(**given).logits, expected)
 
 
+@pytest.mark.parametrize("policy", ["auto", "block_shallow"])
+def test_the_timeline_says_what_the_host_waited(driver: Driver, policy: str) -> None:
+    model, inputs, _ = example("llama", num_hidden_layers=12)
+    given = on_card(inputs)
+    with torch.no_grad(), offload(model, "7.5MiB", keep_below=4096, policy=policy) as o:
+        for _ in range(3):
+            model(**given)
+        found = o.timeline()
+        layers = len({group.layer for group in o.manager.layout.groups})
+    assert len(found.time.waits) == (layers if policy == "block_shallow" else 0)
+    assert bool(found.time.host_blocked) is (policy == "block_shallow")
+    # The clocks agree: no group computes before the host has seen it arrive.
+    work = {span.name: span.start for lane in found.names for span in found.lane(lane)}
+    for wait in found.time.waits:
+        assert wait.end <= work[wait.name.replace("ensure", "compute")] + 1e-4
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:TensorFloat32")  # of torch
 def test_compiled_layers(driver: Driver) -> None:
     model, inputs, _ = example("llama")

@@ -316,7 +316,9 @@ class Offload:
                 model.weights[number],
             )
             undo.callback(group.restore)
-            yield ExpertHooks(self._torch, experts, group, backward, unstreamed, self.experts)
+            yield ExpertHooks(
+                self._torch, experts, group, backward, unstreamed, self.experts, self.manager
+            )
 
     def _begin_pass(self) -> None:
         if self._team is not None:
