@@ -135,6 +135,62 @@ def mixture(family: str, **settings: Any) -> Any:
     return model
 
 
+class Denoiser(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """As the networks of diffusion: every block is told the time step, and blocks on the way up get
+    what those on the way down have computed."""
+
+    def __init__(self, width: int = 48) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        widths = [width, 2 * width, 4 * width]
+        self.time = torch.nn.Sequential(
+            torch.nn.Linear(32, 128), torch.nn.SiLU(), torch.nn.Linear(128, 128)
+        )
+        self.first = torch.nn.Conv2d(3, width, 3, padding=1)
+        self.down = torch.nn.ModuleList(
+            _Denoising(one, other) for one, other in pairwise([width, *widths])
+        )
+        self.middle = _Denoising(widths[-1], widths[-1])
+        self.up = torch.nn.ModuleList(
+            _Denoising(2 * other, one) for one, other in reversed(list(pairwise([width, *widths])))
+        )
+        self.last = torch.nn.Conv2d(width, 3, 3, padding=1)
+        self.eval()
+
+    def forward(self, x: Any, step: int) -> Any:
+        waves = step * torch.exp2(-torch.arange(16.0, device=x.device))
+        told = self.time(torch.cat([waves.sin(), waves.cos()]))
+        x, skipped = self.first(x), []
+        for block in self.down:
+            x = block(x, told)
+            skipped.append(x)
+            x = torch.nn.functional.avg_pool2d(x, 2)
+        x = self.middle(x, told)
+        for block in self.up:
+            x = torch.nn.functional.interpolate(x, scale_factor=2.0)
+            x = block(torch.cat([x, skipped.pop()], dim=1), told)
+        return self.last(x)
+
+
+class _Denoising(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def __init__(self, width: int, to: int) -> None:
+        super().__init__()
+        self.one = torch.nn.Conv2d(width, to, 3, padding=1)
+        self.told = torch.nn.Linear(128, to)
+        self.two = torch.nn.Conv2d(to, to, 3, padding=1)
+
+    def forward(self, x: Any, told: Any) -> Any:
+        x = torch.nn.functional.silu(self.one(x)) + self.told(told)[:, None, None]
+        return torch.nn.functional.silu(self.two(x))
+
+
+def denoised(model: Any, noise: Any, steps: int = 6) -> Any:
+    """What repeated calls leave of the noise."""
+    for step in reversed(range(steps)):
+        noise = noise - model(noise, step) / steps
+    return noise
+
+
 def enable_checkpointing(model: Any) -> None:
     """Activations are computed again in backward; transformers 5.23 has a new name for it."""
     name = "activation_checkpointing_enable"

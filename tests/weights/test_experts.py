@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,6 +67,19 @@ def test_only_chosen_experts_are_copied_and_recent_ones_stay() -> None:
         assert "50 % of those chosen were on the card; the host waited for 8 routings" in text
         assert o.report().experts.copied_bytes == 0
     assert str(o.report())  # also when it is closed
+
+
+def test_the_host_tells_that_each_routing_blocks_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, waits = mixture("Mixtral"), []
+    with torch.no_grad(), _routed(model) as o:
+
+        def blocking(name: str) -> Any:
+            waits.append(name)
+            return nullcontext()
+
+        monkeypatch.setattr(o.manager, "blocking", blocking)
+        model(_tokens(1, 1))
+    assert waits == [f"routing of model.layers.{layer}.mlp.experts" for layer in range(4)]
 
 
 def test_without_slots_every_use_is_a_copy() -> None:

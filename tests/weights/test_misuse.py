@@ -16,8 +16,9 @@ import pytest
 from vramkit.weights import BudgetError, ModelError, UnsupportedModel
 from vramkit.weights.backward import Backward
 from vramkit.weights.hooks import ModelHooks
-from vramkit.weights.model import Weight
+from vramkit.weights.model import Model, Weight
 from vramkit.weights.store import Kept
+from vramkit.weights.unstreamed import Unstreamed
 
 from . import offloads
 from .models import stack, torch
@@ -451,7 +452,8 @@ def test_results_stay_on_the_card_if_an_argument_was_there() -> None:
             return x + step
 
     model, card = Adds(), torch.device("meta")
-    hooks = ModelHooks(torch, model, lambda: None, card, Backward(torch), [])
+    unstreamed = Unstreamed(Model(model, (), (), (), ()), card)
+    hooks = ModelHooks(torch, model, lambda: None, card, Backward(torch), [], unstreamed)
     with hooks:
         assert model(torch.ones(2, device=card), step=torch.tensor(3.0)).is_meta
         with suppress(NotImplementedError):  # a copy from the meta device

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .models import example, stack, torch
+from .host_reads import HostReads
+from .models import Denoiser, denoised, example, stack, torch
 from .offloads import MIB, assert_same, picture, small
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from vramkit.driver import Driver
 
 # The simulated GPU's memory serves PyTorch's CPU build only.
@@ -136,3 +140,62 @@ def test_layers_called_in_another_order_are_learnt(driver: Driver) -> None:
             misses.append(o.stats().misses - before)
         assert misses[0] > 0
         assert misses[2:] == [0, 0]
+
+
+def test_save_pretrained_writes_the_right_tensors(driver: Driver, tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    model, inputs, _ = example("llama")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with small(model, ring=None) as o:
+        assert len(set(o.manager.layout.resident)) == 2  # some are streamed, some are resident
+        model(**inputs)
+        model.save_pretrained(tmp_path)
+    saved = safetensors.load_file(tmp_path / "model.safetensors")
+    assert saved.keys() == before.keys()
+    assert all(torch.equal(saved[name], before[name]) for name in before)
+
+
+def test_repeated_calls_of_a_diffusion_model(driver: Driver) -> None:
+    """Convolutions, a time step for every block, and tensors that skip blocks."""
+    model, noise = Denoiser(), torch.randn(2, 3, 16, 16)
+    expected, before = denoised(model, noise), picture(model)
+    with small(model, "5MiB", ring=None) as o:
+        for _ in range(2):
+            assert torch.equal(denoised(model, noise), expected)
+        with HostReads(o._store.addresses[0], o._store.nbytes) as reads:
+            model(noise, 3)
+        assert reads.found == []
+        assert o.report().streamed_bytes > 0
+        assert o.stats().misses <= 1  # the very first group
+    assert_same(before, picture(model))
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+@pytest.mark.parametrize(
+    "name", ["", "model.layers.2", "model.layers.2.mlp", "model.layers.2.mlp.up_proj", "lm_head"]
+)
+def test_a_forward_that_others_have_replaced(driver: Driver, name: str, when: str) -> None:
+    """On the instance, as accelerate's hooks do."""
+    model, inputs, _ = example("llama")
+    expected = model(**inputs).logits
+    module = model.get_submodule(name)
+    inner, calls = module.forward, []
+
+    def forward(module: Any, *arguments: Any, **keywords: Any) -> Any:
+        calls.append(module)
+        return inner(*arguments, **keywords)
+
+    replaced = functools.update_wrapper(functools.partial(forward, module), inner)
+    if when == "before":
+        module.forward = replaced
+    with small(model) as o:
+        module.forward = replaced
+        for _ in range(2):
+            assert torch.equal(model(**inputs).logits, expected)
+        with HostReads(o._store.addresses[0], o._store.nbytes) as reads:
+            assert torch.equal(model(**inputs).logits, expected)
+        assert reads.found == []
+        assert o.report().outside.copies == 0  # they come with their part
+    assert calls == [module] * 3
+    assert vars(module)["forward"] is replaced
+    assert torch.equal(model(**inputs).logits, expected)

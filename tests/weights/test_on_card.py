@@ -175,6 +175,75 @@ def test_gradients_of_adapters(driver: Driver, packing: str) -> None:
     )
 
 
+class Adapted(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """As peft wraps a layer: new factors are where its weight is."""
+
+    def __init__(self, layer: Any, device: Any) -> None:
+        super().__init__()
+        device = layer.weight.device if device is None else device
+        self.base_layer = layer
+        self.lora_A = torch.nn.Linear(layer.in_features, 4, bias=False, device=device)
+        self.lora_B = torch.nn.Linear(4, layer.out_features, bias=False, device=device)
+
+    def forward(self, x: Any) -> Any:
+        return self.base_layer(x) + self.lora_B(self.lora_A(x))
+
+
+def adapt(model: Any, device: Any) -> None:
+    for layer in model.model.layers:
+        layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj, device)
+
+
+def test_adapters_that_are_added_while_the_model_is_offloaded(driver: Driver) -> None:
+    model, inputs, _ = example("llama")
+    given = on_card(inputs)
+    with torch.no_grad(), offload(model, "3MiB", keep_below=4096, ring=2 * MIB) as o:
+        assert not any(o.manager.layout.resident)
+        model(**given)
+        adapt(model, None)
+        added = [tensor for name, tensor in model.named_parameters() if "lora_" in name]
+        assert {tensor.device.type for tensor in added} == {"cpu"}
+        for called in (model, model.forward):
+            with pytest.raises(
+                RuntimeError, match=r"lora_A.weight \(and \d+ more\) was added while"
+            ):
+                called(**given)
+        for tensor in added:
+            tensor.data = tensor.data.to("cuda")
+        found = model(**given).logits
+    assert torch.equal(model.to("cuda")(**given).logits, found)
+
+
+def test_a_model_that_is_moved_while_it_is_offloaded(driver: Driver) -> None:
+    """Streamed weights are in host memory anyway: what moves is what stays on the card."""
+    model, inputs, _ = example("llama")
+    given = on_card(inputs)
+    with torch.no_grad(), offload(model, "3MiB", keep_below=4096, ring=2 * MIB) as o:
+        assert not any(o.manager.layout.resident)
+        expected = model(**given).logits
+        model.cpu()
+        with pytest.raises(RuntimeError, match=r"was moved or replaced .* is on cpu, not on cuda:"):
+            model(**given)
+    assert torch.equal(model.to("cuda")(**given).logits, expected)
+
+
+@pytest.mark.parametrize("policy", ["auto", "block_shallow"])
+def test_the_timeline_says_what_the_host_waited(driver: Driver, policy: str) -> None:
+    model, inputs, _ = example("llama", num_hidden_layers=12)
+    given = on_card(inputs)
+    with torch.no_grad(), offload(model, "7.5MiB", keep_below=4096, policy=policy) as o:
+        for _ in range(3):
+            model(**given)
+        found = o.timeline()
+        layers = len({group.layer for group in o.manager.layout.groups})
+    assert len(found.time.waits) == (layers if policy == "block_shallow" else 0)
+    assert bool(found.time.host_blocked) is (policy == "block_shallow")
+    # The clocks agree: no group computes before the host has seen it arrive.
+    work = {span.name: span.start for lane in found.names for span in found.lane(lane)}
+    for wait in found.time.waits:
+        assert wait.end <= work[wait.name.replace("ensure", "compute")] + 1e-4
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:TensorFloat32")  # of torch
 def test_compiled_layers(driver: Driver) -> None:
     model, inputs, _ = example("llama")

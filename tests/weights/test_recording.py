@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from vramkit.driver import Device, Driver, Stream
+from vramkit.report.units import bytes_text, time_text
 from vramkit.weights import Group, WeightManager
 from vramkit.weights.passes import run_passes
 from vramkit.weights.recording import NOT_SEEN, measured_pass, record_passes
@@ -182,9 +183,9 @@ def test_a_card_shows_what_is_known(driver: Driver, monkeypatch: pytest.MonkeyPa
         assert recorded.copied_beside() == {"attn": 0, "ffn": 0}
 
 
-def _pass(weights: WeightManager, stream: Stream) -> None:
+def _pass(weights: WeightManager, stream: Stream, times: Sequence[float] = SECONDS) -> None:
     weights.begin_pass()
-    for group, seconds in zip(GROUPS, SECONDS, strict=True):
+    for group, seconds in zip(GROUPS, times, strict=True):
         with weights.using(group.layer, group.name, compute_stream=stream):
             weights.device.kernels.spin(round(seconds * 1e9), stream=stream)
     weights.begin_pass()
@@ -221,6 +222,78 @@ def test_a_pass_that_was_timed_by_events(device: Device, source: int, tmp_path: 
     assert "Six layers" in html and "GPU idle" in html and "What travelled meanwhile" in html
     found.save(tmp_path / "pass.json")
     assert json.loads((tmp_path / "pass.json").read_text("utf-8"))["traceEvents"]
+
+
+FAST = [0.005, 0.005] * 6
+"""A layer's copies take 50 ms, and so a pass 300 ms."""
+
+
+def timed(device: Device, source: int, policy: str) -> WeightManager:
+    sources = [source] * len(GROUPS)
+    return WeightManager(device, GROUPS, sources, budget=TWO_LAYERS, policy=policy, timing=True)
+
+
+def test_a_host_that_blocks_is_seen_where_it_was_blocked(device: Device, source: int) -> None:
+    """The host's clock and the card's are brought together: it goes on when a copy has ended."""
+    with timed(device, source, "block_shallow") as weights, device.stream() as stream:
+        for _ in range(3):
+            _pass(weights, stream, FAST)
+        before = weights.stats().misses
+        _pass(weights, stream, FAST)
+        found = measured_pass(weights)
+        missed = weights.stats().misses - before
+    assert found is not None
+    time, blocked = found.time, found.lane("CPU")
+    assert [span.name for span in blocked] == [f"ensure {layer}.attn" for layer in range(6)]
+    # The host is ahead of the card: it waits for the first group before the card begins the pass.
+    assert time.host_blocked == pytest.approx(6 * 0.050, abs=1e-3)
+    assert time.waits[0].start < -0.02 and blocked[0].start == 0
+    copies = {span.name: span.end for span in reversed(found.lane("copy"))}
+    for span in blocked:
+        arrived = copies[span.name.replace("ensure", "copy")]
+        assert span.end == pytest.approx(arrived, abs=1e-4)
+    # What the host waits for is no work of the card.
+    assert time.wall == pytest.approx(0.3, abs=1e-3)
+    assert time.computed == pytest.approx(sum(FAST), abs=1e-3)
+    assert time.misses == missed
+    assert [lane.name for lane in found.timeline("").lanes] == ["CPU", "copy", "attn", "ffn"]
+
+
+def test_a_pass_by_events_blocks_nobody_and_counts_its_misses(device: Device, source: int) -> None:
+    with timed(device, source, "history") as weights, device.stream() as stream:
+        for _ in range(3):
+            _pass(weights, stream, FAST)
+        found = measured_pass(weights)
+    assert found is not None
+    assert found.time.host_blocked == 0 and not found.lane("CPU")
+    assert found.time.misses == 6  # the ffn of each layer is copied on demand
+
+
+def test_text_and_json_have_both_tables(device: Device, source: int) -> None:
+    with timed(device, source, "block_shallow") as weights, device.stream() as stream:
+        for _ in range(2):
+            _pass(weights, stream, FAST)
+        found = measured_pass(weights)
+    assert found is not None
+    text = found.text("Six layers", width=90)
+    assert all(len(line) <= 90 for line in text.splitlines())
+    head, figures = text[text.index("CPU blocked for weights") :].splitlines()[:2]
+    assert head.split() == ["CPU", "blocked", "for", "weights", "GPU", "idle", "wall", "misses"]
+    time = found.time
+    shown = [time_text(t) for t in (time.host_blocked, time.stalled, time.wall)]
+    assert figures.split() == " ".join([*shown, str(time.misses)]).split()
+    facts = json.loads(found.to_json())
+    assert facts["host_blocked_s"] == time.host_blocked > 0
+    assert facts["gpu_idle_s"] == time.stalled > 0
+    assert facts["wall_s"] == time.wall
+    assert facts["misses"] == time.misses
+    beside = facts["copied_beside"]
+    assert list(beside) == ["attn", "ffn", "no work"]
+    assert sum(beside.values()) == facts["copied_bytes"] == time.copied_bytes
+    assert beside["no work"] > beside["attn"] + beside["ffn"] > 0
+    for name, nbytes in beside.items():
+        assert any(f"{name} " in row and bytes_text(nbytes) in row for row in text.splitlines())
+    assert {span["lane"] for span in facts["spans"]} == {"CPU", "copy", "attn", "ffn"}
 
 
 def test_many_names_share_a_lane(device: Device, source: int) -> None:

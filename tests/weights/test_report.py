@@ -11,7 +11,7 @@ from vramkit.weights import Group, WeightManager, plan_layout
 from vramkit.weights.experts import ExpertCache, ExpertLayer, Rows
 from vramkit.weights.manager import WeightStats
 from vramkit.weights.report import make_report
-from vramkit.weights.timing import GroupTime, MeasuredPass
+from vramkit.weights.timing import GroupTime, HostBlock, MeasuredPass
 
 if TYPE_CHECKING:
     from vramkit.driver import Driver
@@ -91,6 +91,15 @@ def test_text_and_json_have_the_figures() -> None:
     assert facts["verdict"] == made.verdict
     assert facts["link_utilisation"] == pytest.approx(10 * GIB / 50e9 / 0.25)
     assert facts["predicted_s"] == 0.24
+
+
+def test_what_the_host_waited_is_said() -> None:
+    last = MeasuredPass(0.25, (), (HostBlock("ensure 0.all", 1.0, 1.02), HostBlock("b", 2.0, 2.01)))
+    made = report(0, 0, last=last)
+    assert made.host_blocked_s == pytest.approx(0.03)
+    assert "host blocked" in str(made) and "30.0 ms" in str(made)
+    assert msgspec.json.decode(made.to_json())["host_blocked_s"] == made.host_blocked_s
+    assert "host blocked" not in str(report(0.25, 0.1))
 
 
 @pytest.mark.sim_only

@@ -15,6 +15,7 @@ from vramkit.weights.backward import Backward
 from vramkit.weights.model import Part
 from vramkit.weights.shown_group import ShownGroup
 from vramkit.weights.torch_memory import storage_address
+from vramkit.weights.unstreamed import Unstreamed
 
 
 class _NotCopied:
@@ -31,9 +32,15 @@ class PartHooks(_NotCopied):
     """Around a part: its groups are on the card while it computes."""
 
     def __init__(
-        self, torch: Any, part: Part, groups: Sequence[ShownGroup], backward: Backward
+        self,
+        torch: Any,
+        part: Part,
+        groups: Sequence[ShownGroup],
+        backward: Backward,
+        unstreamed: Unstreamed,
     ) -> None:
         self._torch, self._part, self._groups, self._backward = torch, part, groups, backward
+        self._unstreamed = unstreamed
         self._streamed = [group for group in groups if not group.resident]
         self.name, self.was_called = part.name, False
         self._calls: list[_PartCall] = []  # under way
@@ -83,6 +90,7 @@ class PartHooks(_NotCopied):
         if saves:
             for group in self._streamed:
                 group.require_frozen()
+        self._unstreamed.check_part(self._part.module)
         self._backward.end_done()
         self._prepare(arguments, keywords)
         for group in self._groups:
@@ -130,6 +138,12 @@ class _PartCall(NamedTuple):
     undo: ExitStack
 
 
+class _ModelCall(NamedTuple):
+    devices: list[Any]
+    """Of its arguments."""
+    undo: ExitStack
+
+
 class ModelHooks(_NotCopied):
     """Around the model: `begin_pass` is called where a pass begins and ends, and arguments are
     brought to the card. If none was there, results go back to where those came from."""
@@ -142,10 +156,11 @@ class ModelHooks(_NotCopied):
         device: Any,
         backward: Backward,
         parts: Sequence[PartHooks],
+        unstreamed: Unstreamed,
     ) -> None:
         self._torch, self._model, self._begin_pass, self._device = torch, model, begin_pass, device
-        self._backward, self._parts = backward, parts
-        self._calls: list[list[Any]] = []  # under way: the devices of their arguments
+        self._backward, self._parts, self._unstreamed = backward, parts, unstreamed
+        self._calls: list[_ModelCall] = []  # under way
         self._turn = RLock()  # of the thread that calls it
         self._undo = ExitStack()
 
@@ -167,15 +182,16 @@ class ModelHooks(_NotCopied):
                 "the offloaded model is being called by another thread; its weights come in one "
                 "order at a time: use a lock around its calls"
             )
-        devices: list[Any] = []
-        self._calls.append(devices)
+        call = _ModelCall([], ExitStack())
+        self._calls.append(call)
         for part in self._parts:
             part.was_called = False
         self._backward.finish()  # one that raised
         self._begin_pass()
+        call.undo.enter_context(self._unstreamed.checked())
 
         def move(tensor: Any) -> Any:
-            devices.append(tensor.device)
+            call.devices.append(tensor.device)
             return tensor.to(self._device)
 
         return (
@@ -187,7 +203,8 @@ class ModelHooks(_NotCopied):
         """Also if forward, or a hook before it, has raised."""
         if not self._calls or not self._turn.acquire(blocking=False):
             return None  # it was refused
-        devices = self._calls.pop()
+        devices, undo = self._calls.pop()
+        undo.close()
         self._turn.release()
         self._turn.release()  # that of _before()
         self._begin_pass()
@@ -199,6 +216,10 @@ class ModelHooks(_NotCopied):
     def _explain(self, error: BaseException | None) -> None:
         """Weights that are read without a call of their module are still in host memory."""
         if not isinstance(error, RuntimeError) or "same device" not in str(error):
+            return
+        buffers = self._unstreamed.explain()
+        if buffers is not None:
+            error.add_note(buffers)
             return
         uncalled = [part.name for part in self._parts if not part.was_called]
         if uncalled:

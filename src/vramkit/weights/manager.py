@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Literal, Self
 
 import msgspec
@@ -221,19 +221,21 @@ class WeightManager(Owner):
         number = self._number(layer, group)
         if self._residents is not None:
             self._residents.note_use()
-        if self.policy.wait == "block" and self._begins_layer(number):
-            self._ensure(number)
         is_first = not self._uses.count(number)
-        if not is_first or self._timing is None:
+        timing = self._timing if is_first else None
+        try:
+            if timing is not None:
+                # Before the host waits: meanwhile the stream may run out of work.
+                self._steps[number] = timing.asked(number, compute_stream)
+            if self.policy.wait == "block" and self._begins_layer(number):
+                self._ensure(number)
             self._enter(number, compute_stream)
-        else:
-            try:
-                self._steps[number] = self._timing.asked(number, compute_stream)
-                self._enter(number, compute_stream)
-            except BaseException:
-                self._timing.fail()
-                raise
-            self._timing.ready(self._steps[number], compute_stream)
+        except BaseException:
+            if timing is not None:
+                timing.fail()
+            raise
+        if timing is not None:
+            timing.ready(self._steps[number], compute_stream)
         if self._entered is not None and is_first:
             self._entered.append(number)
         self._uses.begin(number, compute_stream)
@@ -289,7 +291,7 @@ class WeightManager(Owner):
             self._placement.follow_memory(self._engine, self._residents)
         self._entered = []
         if self._timing is not None:
-            self._timing.begin_pass()
+            self._timing.begin_pass(self.stats().misses)
 
     # Residents that give way
 
@@ -316,8 +318,9 @@ class WeightManager(Owner):
             self._put_into_ring(number)
 
     def _ensure(self, number: int) -> None:
-        while self._engine.ensure(number) is None:
-            self._put_into_ring(number)
+        with self.blocking(f"ensure {self.layout.groups[number]}"):
+            while self._engine.ensure(number) is None:
+                self._put_into_ring(number)
 
     def _put_into_ring(self, number: int) -> None:
         assert self._residents is not None
@@ -368,6 +371,15 @@ class WeightManager(Owner):
         self._require_open()
         groups = self.layout.groups
         return [(groups[n], begin, end) for n, begin, end in self._engine.copy_times(since)]
+
+    def blocking(self, name: str) -> AbstractContextManager[None]:
+        """For last_pass(): the host is blocked meanwhile, for the sake of weights."""
+        return nullcontext() if self._timing is None else self._timing.blocking(name)
+
+    def pass_start_on_host(self) -> float:
+        """As pass_start, by the clock of timing.host_clock(). Needs `timing`, and a pass."""
+        assert self._timing is not None
+        return self._timing.start_on_host()
 
     @property
     def pass_start(self) -> Event | None:

@@ -52,6 +52,7 @@ from vramkit.weights.store import (
 )
 from vramkit.weights.team import Team
 from vramkit.weights.torch_memory import TorchMemory, pool_of_torch, torch_memory
+from vramkit.weights.unstreamed import Unstreamed
 
 if TYPE_CHECKING:
     from vramkit import Pool
@@ -277,19 +278,21 @@ class Offload:
             undo.enter_context(marked(model))
             backward = Backward(torch)
             undo.callback(backward.finish)
+            card = self._memory.device
+            unstreamed = Unstreamed(parsed, card)
             parts = [
-                PartHooks(torch, part, [self._groups[number] for number in part.groups], backward)
+                PartHooks(torch, part, [self._groups[n] for n in part.groups], backward, unstreamed)
                 for part in parsed.parts
             ]
-            routed = list(self._expert_hooks(parsed, backward, undo))
+            routed = list(self._expert_hooks(parsed, backward, unstreamed, undo))
             parts += routed
             for part in parts:
                 undo.enter_context(part)
-            self._outside = Outside(torch, self._memory.device)
+            self._outside = Outside(torch, card)
             groups = [*self._groups, *(part.group for part in routed)]
             undo.enter_context(self._outside.watched(groups))
             undo.enter_context(
-                ModelHooks(torch, model, self._begin_pass, self._memory.device, backward, parts)
+                ModelHooks(torch, model, self._begin_pass, card, backward, parts, unstreamed)
             )
             self._link = self._link_rate()
             self._packed_share = self._sample(parsed)
@@ -298,7 +301,7 @@ class Offload:
             self._undo = undo.pop_all()
 
     def _expert_hooks(
-        self, model: Model, backward: Backward, undo: ExitStack
+        self, model: Model, backward: Backward, unstreamed: Unstreamed, undo: ExitStack
     ) -> Iterator[ExpertHooks]:
         for layer, experts in enumerate(model.experts):
             number = model.scheduled + layer
@@ -313,7 +316,9 @@ class Offload:
                 model.weights[number],
             )
             undo.callback(group.restore)
-            yield ExpertHooks(self._torch, experts, group, backward, self.experts)
+            yield ExpertHooks(
+                self._torch, experts, group, backward, unstreamed, self.experts, self.manager
+            )
 
     def _begin_pass(self) -> None:
         if self._team is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 import msgspec
 
 from vramkit import _core
+from vramkit.weights.timing import host_clock
 
 if TYPE_CHECKING:
     from vramkit.driver import Device, Stream
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class HostWait(NamedTuple):
-    """The host was blocked, by the clock of PassTime.start: in ensure_group_on_gpu(), or until the
-    card had done its work."""
+    """The host was blocked, by the clock of PassTime.start: for weights (in ensure_group_on_gpu(),
+    or to read which experts were chosen), or until the card had done its work."""
 
     name: str
     for_weights: bool
@@ -33,8 +34,8 @@ class HostWait(NamedTuple):
 class PassTime(msgspec.Struct, frozen=True):
     """One pass, in seconds, from the end of the work before it to the end of its own. `start` is by
     the host's clock: Simulator.now(), or time.perf_counter() on a card. `host_blocked`: the host
-    waited in ensure_group_on_gpu(), or spent its cost. `waits` are those, and the waits of a host
-    in step with the card. `stalled`: the card did not compute."""
+    waited for weights, or spent the cost of ensure_group_on_gpu(). `waits` are those, and the waits
+    of a host in step with the card. `stalled`: the card did not compute."""
 
     start: float
     wall: float
@@ -94,8 +95,7 @@ class Passes:
         self.manager, self.seconds = manager, seconds
         self.ensure_cost, self.host, self.beside = ensure_cost, host, beside
         self.device: Device = manager.device
-        sim = self.device.driver.sim
-        self.clock: Callable[[], float] = time.perf_counter if sim is None else sim.now
+        self.clock = host_clock(self.device)
         self._made = ExitStack()
         names = sorted({group.name for group in groups}) if streams == 2 else [""]
         made = {name: self._made.enter_context(self.device.stream()) for name in names}

@@ -9,27 +9,30 @@ copies of a manager are not among it. measured_pass() has the copies too, by eve
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from itertools import cycle
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from rich.console import Console
 
 from vramkit.driver.timeline import TimelineSpan, chrome_trace, moved, save_chrome_trace
 from vramkit.report import blocks
 from vramkit.report.html import page
-from vramkit.report.terminal_timeline import timeline_lines
+from vramkit.report.terminal import print_block
 from vramkit.report.units import bytes_text, time_text
-from vramkit.weights.passes import Host, Passes, PassTime
+from vramkit.weights.passes import Host, HostWait, Passes, PassTime
 
 if TYPE_CHECKING:
     from vramkit.driver import Device
     from vramkit.weights.experts import ExpertCache
     from vramkit.weights.layout import Group
     from vramkit.weights.manager import WeightManager
+    from vramkit.weights.timing import MeasuredPass
 
 CPU, IN_STEP, COPY, BESIDE = "CPU", "in step", "copy", "beside"
 NOT_SEEN = "The copies of the weights are not drawn: a timeline of a card does not see them."
@@ -99,40 +102,70 @@ class RecordedPass:
 
     def document(self, title: str) -> blocks.Document:
         """The whole pass, where its time went, and which bytes travelled beside which work."""
-        time = self.time
-        copied = self.copied_beside()
-        beside = [[name, bytes_text(nbytes)] for name, nbytes in copied.items()]
-        idle = max(0, time.copied_bytes - sum(copied.values()))
         return blocks.Document(
             title,
-            f"A pass took {time_text(time.wall)}.",
+            f"A pass took {time_text(self.time.wall)}.",
             [("device", self.device.name), ("driver", self.device.driver.description)],
-            [
-                blocks.Section(
-                    "What ran when",
-                    [
-                        self.timeline(title),
-                        blocks.Table(
-                            ["CPU blocked for weights", "GPU idle", "wall"],
-                            [[time_text(t) for t in (time.host_blocked, time.stalled, time.wall)]],
-                            "Where the time went",
-                            [0, 1, 2],
-                        ),
-                        blocks.Table(
-                            ["beside", "copied"],
-                            [*beside, ["no work", bytes_text(idle)]],
-                            "What travelled meanwhile",
-                            [1],
-                        ),
-                    ],
-                )
-            ],
+            [blocks.Section("What ran when", self._blocks(title))],
         )
 
+    def _blocks(self, title: str) -> list[blocks.Block]:
+        time = self.time
+        blocked, idle, wall = (time_text(t) for t in (time.host_blocked, time.stalled, time.wall))
+        return [
+            self.timeline(title),
+            blocks.Table(
+                ["CPU blocked for weights", "GPU idle", "wall", "misses"],
+                [[blocked, idle, wall, str(time.misses)]],
+                "Where the time went",
+                [0, 1, 2, 3],
+            ),
+            blocks.Table(
+                ["beside", "copied"],
+                [[name, bytes_text(nbytes)] for name, nbytes in self._travelled().items()],
+                "What travelled meanwhile",
+                [1],
+            ),
+        ]
+
+    def _travelled(self) -> dict[str, int]:
+        """copied_beside(), and what was copied while nothing computed."""
+        copied = self.copied_beside()
+        return {**copied, "no work": max(0, self.time.copied_bytes - sum(copied.values()))}
+
     def text(self, title: str = "A pass", *, width: int = 100) -> str:
-        """The timeline as plain text."""
-        lines = timeline_lines(self.timeline(title), width, colour=False)
-        return "\n".join(line.plain.rstrip() for line in lines)
+        """The timeline, where the time went, and which bytes travelled beside which work."""
+        console = Console(file=StringIO(), width=width, color_system=None)
+        for block in self._blocks(title):
+            print_block(console, block)
+        assert isinstance(console.file, StringIO)
+        return "\n".join(line.rstrip() for line in console.file.getvalue().strip("\n").split("\n"))
+
+    def to_json(self) -> bytes:
+        """What document() says, in seconds and bytes, and all spans."""
+        time = self.time
+        return msgspec.json.encode(
+            {
+                "device": self.device.name,
+                "driver": self.device.driver.description,
+                "host_blocked_s": time.host_blocked,
+                "gpu_idle_s": time.stalled,
+                "wall_s": time.wall,
+                "misses": time.misses,
+                "copied_bytes": time.copied_bytes,
+                "copied_beside": self._travelled(),
+                "spans": [
+                    {
+                        "lane": span.lane,
+                        "name": span.name,
+                        "start_s": span.start,
+                        "end_s": span.end,
+                        "nbytes": span.nbytes,
+                    }
+                    for span in self.spans
+                ],
+            }
+        )
 
     def save_html(self, path: str | PathLike[str], title: str = "A pass") -> None:
         """Write one page without references to others."""
@@ -194,7 +227,10 @@ def measured_pass(
     manager: WeightManager, experts: ExpertCache | None = None
 ) -> RecordedPass | None:
     """The last pass of a manager with `timing`, by events on the streams that compute and copy.
-    None: last_pass() has none. Waits for its work, and for copies under way."""
+    None: last_pass() has none. Waits for its work, and for copies under way.
+
+    A host that is ahead may wait for weights of this pass before the card has begun it: that is
+    counted, and not drawn."""
     last, start = manager.last_pass(), manager.pass_start
     if last is None or start is None:
         return None
@@ -222,11 +258,28 @@ def measured_pass(
         begin = each.asked + each.waited
         lane = "compute" if shared else lane
         spans.append(TimelineSpan(f"compute {name}", lane, 1, begin, begin + each.used))
+    waits = tuple(_host_waits(manager, last))
+    spans += [TimelineSpan(wait.name, CPU, 0, wait.start, wait.end) for wait in waits]
     inside = sorted(_cut(spans, 0.0, wall), key=lambda span: span.start)
     copied = sum(span.nbytes for span in inside)
-    time = PassTime(0.0, wall, wall - waited, 0.0, copied, 0, ())
+    time = PassTime(
+        start=0.0,
+        wall=wall,
+        computed=wall - waited,
+        host_blocked=last.host_blocked,
+        copied_bytes=copied,
+        misses=last.misses,
+        waits=waits,
+    )
     lanes = ("compute",) if shared else names
     return RecordedPass(manager.device, time, tuple(inside), lanes, True)
+
+
+def _host_waits(manager: WeightManager, last: MeasuredPass) -> Iterator[HostWait]:
+    """In seconds from the start of the pass."""
+    start = manager.pass_start_on_host() if last.blocked else 0.0
+    for each in last.blocked:
+        yield HostWait(each.name, True, each.start - start, each.end - start)
 
 
 def _named(

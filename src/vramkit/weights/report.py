@@ -76,6 +76,8 @@ class OffloadReport(msgspec.Struct, frozen=True):
     """How several processes share the work; None: there is one."""
     outside: OutsideReads = NONE_OUTSIDE
     """Weights that were copied when modules read them without a call of their part."""
+    host_blocked_s: float | None = None
+    """What the host waited for weights, by a policy that blocks, or for the routing of experts."""
 
     @property
     def link_utilisation(self) -> float | None:
@@ -172,6 +174,8 @@ class OffloadReport(msgspec.Struct, frozen=True):
         if self.pass_s is not None and self.computed_s is not None:
             rows.append(("compute", time_text(self.computed_s)))
             rows.append(("last pass", time_text(self.pass_s)))
+        if self.host_blocked_s:
+            rows.append(("host blocked", time_text(self.host_blocked_s)))
         if self.predicted_s is not None:
             rows.append(("predicted", time_text(self.predicted_s)))
         for wait in self.waits[:5]:
@@ -241,6 +245,7 @@ def make_report(
         fixed_because=fixed_because,
         ranks=ranks,
         outside=outside,
+        host_blocked_s=None if last is None else last.host_blocked,
     )
 
 

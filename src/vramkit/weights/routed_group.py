@@ -9,10 +9,12 @@ from vramkit.driver.types import SupportsCudaStream
 from vramkit.weights.backward import Backward, StreamedGroup
 from vramkit.weights.experts import ExpertCache
 from vramkit.weights.hooks import PartHooks
+from vramkit.weights.manager import WeightManager
 from vramkit.weights.model import Experts, Part, Weight
 from vramkit.weights.shown_group import ShownGroup
 from vramkit.weights.store import Store
 from vramkit.weights.torch_memory import TorchMemory
+from vramkit.weights.unstreamed import Unstreamed
 
 
 class RoutedGroup(ShownGroup):
@@ -75,10 +77,13 @@ class ExpertHooks(PartHooks):
         experts: Experts,
         group: RoutedGroup,
         backward: Backward,
+        unstreamed: Unstreamed,
         cache: ExpertCache,
+        manager: WeightManager,
     ) -> None:
-        super().__init__(torch, Part(experts.name, experts.module, ()), [group], backward)
-        self._experts, self.group, self._cache = experts, group, cache
+        part = Part(experts.name, experts.module, ())
+        super().__init__(torch, part, [group], backward, unstreamed)
+        self._experts, self.group, self._cache, self._manager = experts, group, cache, manager
 
     def _prepare(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         position, name = self._experts.argument
@@ -88,4 +93,6 @@ class ExpertHooks(PartHooks):
         used = self._torch.zeros(count + 1, dtype=self._torch.bool, device=index.device)
         used[index.detach().reshape(-1).clamp(max=count)] = True
         self._cache.count_read()
-        self.group.chosen = tuple(n for n, is_used in enumerate(used[:count].tolist()) if is_used)
+        with self._manager.blocking(f"routing of {self.name}"):
+            is_used = used[:count].tolist()
+        self.group.chosen = tuple(number for number, each in enumerate(is_used) if each)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,13 +24,33 @@ class GroupTime(NamedTuple):
     used: float
 
 
+class HostBlock(NamedTuple):
+    """The host was blocked for weights, by the clock of host_clock()."""
+
+    name: str
+    start: float
+    end: float
+
+
 class MeasuredPass(NamedTuple):
     seconds: float
     groups: tuple[GroupTime, ...]
+    blocked: tuple[HostBlock, ...] = ()
+    misses: int = 0
 
     @property
     def waited(self) -> float:
         return sum(group.waited for group in self.groups)
+
+    @property
+    def host_blocked(self) -> float:
+        return sum(each.end - each.start for each in self.blocked)
+
+
+def host_clock(device: Device) -> Callable[[], float]:
+    """Seconds: those of the simulated GPU, or of a card's host."""
+    sim = device.driver.sim
+    return time.perf_counter if sim is None else sim.now
 
 
 class _Events(NamedTuple):
@@ -51,10 +72,17 @@ class Timing:
         self._groups: list[int] = []  # of the pass under way
         self._last: list[int] = []  # of the one before it, while that can be read
         self._failed = False  # the pass under way has no times
+        self._clock = host_clock(device)
+        self._blocked: list[HostBlock] = []  # in the pass under way
+        self._misses = 0  # so far, when it began
+        self._last_host: tuple[tuple[HostBlock, ...], int] = (), 0
 
-    def begin_pass(self) -> None:
+    def begin_pass(self, misses: int = 0) -> None:
+        """`misses` are those so far."""
         if self._groups:
             self._last, self._groups = [] if self._failed else self._groups, []
+            self._last_host = tuple(self._blocked), misses - self._misses
+        self._blocked, self._misses = [], misses
         self._failed = False
 
     def fail(self) -> None:
@@ -84,6 +112,16 @@ class Timing:
                 self._events[step].done.record(stream)
 
     @contextmanager
+    def blocking(self, name: str) -> Iterator[None]:
+        """The host is blocked meanwhile. Counts from the first step of a pass on."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            if self._groups:
+                self._blocked.append(HostBlock(name, start, self._clock()))
+
+    @contextmanager
     def _recording(self) -> Iterator[None]:
         try:
             yield
@@ -107,12 +145,21 @@ class Timing:
             )
             for group, each in zip(self._last, events, strict=True)
         )
-        return MeasuredPass(events[-1].done.elapsed_since(start), times)
+        return MeasuredPass(events[-1].done.elapsed_since(start), times, *self._last_host)
 
     @property
     def start(self) -> Event | None:
         """Where the last pass, or the one under way, has begun; None before the first."""
         return self._events[0].asked if self._events else None
+
+    def start_on_host(self) -> float:
+        """When the last pass has begun, by the host's clock. Of the card's clock and the host's
+        nothing is known but what an event that has just passed says; a card is some microseconds
+        late with it."""
+        with self._device.stream() as stream, self._device.event() as passed:
+            passed.record(stream)
+            passed.synchronize()
+            return self._clock() - passed.elapsed_since(self._events[0].asked)
 
     def close(self) -> None:
         for each in self._events:
