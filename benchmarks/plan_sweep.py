@@ -1,6 +1,8 @@
 """A sweep of 10,000 plans on one worker and on two: is it 1.9 times as fast?
 
     python benchmarks/plan_sweep.py --json benchmarks/results/plan_sweep_sim.json
+    python benchmarks/plan_sweep.py --ray --json benchmarks/results/plan_sweep_ray_sim.json
+    python benchmarks/plan_sweep.py publish    # the table of docs/plan.md
 
 Takes about five minutes on two cores. The machine should be idle: the load before each sweep is in
 the result. `--ray` does the same on a Ray of its own with one CPU and with two.
@@ -17,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import programs
 from machine import Machine, collect
 
 from vramkit.lab.collect import versions
@@ -26,6 +29,11 @@ from vramkit.weights import Group
 from vramkit.weights.planner.sweep import Grid, Source, plan_sweep
 from vramkit.weights.planner.sweep_result import PlanSweep
 
+RESULTS = {
+    "processes of the machine": programs.RESULTS / "plan_sweep_sim.json",
+    "Ray, its head on the same cores": programs.RESULTS / "plan_sweep_ray_sim.json",
+}
+PAGE = programs.ROOT / "docs" / "plan.md"
 GOAL = 1.9
 IDLE = 0.5
 """More load than this, beside the sweep, and the figure is of the neighbours too."""
@@ -116,13 +124,64 @@ def measure(chosen: Grid, workers: int, on_ray: bool) -> tuple[Sweep, PlanSweep]
     return Sweep(workers, seconds, used, theirs, load), found
 
 
+def medians(sweeps: list[Sweep]) -> dict[int, float]:
+    """Seconds, by the number of workers."""
+    return {
+        workers: statistics.median(each.seconds for each in sweeps if each.workers == workers)
+        for workers in (1, 2)
+    }
+
+
+def speedup_words(report: Report) -> str:
+    met = "met" if report.speedup >= report.goal else "missed"
+    said = f"{report.speedup:.2f} times as fast (goal {report.goal}: {met})"
+    if not report.idle:
+        said += f"; the load was {report.sweeps[0].load_before:.1f} before it began"
+    return said
+
+
+def read() -> dict[str, Report]:
+    return {
+        name: msgspec.json.decode(path.read_bytes(), type=Report) for name, path in RESULTS.items()
+    }
+
+
+def page(reports: dict[str, Report]) -> str:
+    """The part of docs/plan.md between its marks."""
+    lines = ["| | one worker | two workers | |", "|---|---:|---:|---|"]
+    for name, report in reports.items():
+        one, two = medians(report.sweeps).values()
+        lines.append(f"| {name} | {one:.1f} s | {two:.1f} s | {speedup_words(report)} |")
+    made = {(report.plans, report.planned) for report in reports.values()}
+    ran = {
+        f"{report.machine.cores} cores ({report.machine.cpu}), {report.machine.date[:10]}"
+        for report in reports.values()
+    }
+    rounds = {len(report.sweeps) // 2 for report in reports.values()}
+    if len(made) != 1 or len(ran) != 1 or len(rounds) != 1:
+        sys.exit(f"the results are not of the same sweep: {made}, {ran}, {rounds} rounds")
+    ((plans, planned),) = made
+    same = all(report.identical for report in reports.values())
+    lines += [
+        "",
+        f"{plans:,} plans, of which {planned:,} are possible; medians of {rounds.pop()}; "
+        f"{ran.pop()}. All tables of a place are {'the same' if same else 'NOT the same'}, "
+        "bit for bit.",
+    ]
+    return "\n".join(lines)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", nargs="?", choices=("measure", "publish"), default="measure")
     parser.add_argument("--plans", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ray", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.what == "publish":
+        programs.publish_page(PAGE, "plan_sweep", page(read()))
+        return 0
     chosen = grid(options.plans)
     sweeps, documents, last = [], set(), None
     for _ in range(options.rounds):
@@ -133,10 +192,7 @@ def main() -> int:
             print(
                 f"{workers}: {sweep.seconds:.1f} s, load {sweep.load_before:.1f}", file=sys.stderr
             )
-    seconds = {
-        workers: statistics.median(each.seconds for each in sweeps if each.workers == workers)
-        for workers in (1, 2)
-    }
+    seconds = medians(sweeps)
     report = Report(
         benchmark="plan_sweep",
         simulated=True,
@@ -155,8 +211,7 @@ def main() -> int:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     print(
         f"{report.plans:,} plans ({report.planned:,} possible): {seconds[1]:.1f} s on one worker, "
-        f"{seconds[2]:.1f} s on two: {report.speedup:.2f} times as fast (goal {GOAL})"
-        + ("" if report.idle else f"; the load was {sweeps[0].load_before:.1f} before it began")
+        f"{seconds[2]:.1f} s on two: {speedup_words(report)}"
     )
     return 0 if report.identical else 1
 

@@ -71,6 +71,20 @@ def write(report: msgspec.Struct, output: Path) -> None:
     output.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
 
 
+def between_marks(page: str, name: str, table: str) -> str:
+    """The page with the table between `<!-- name -->` and the `<!-- end -->` behind it."""
+    before, mark, rest = page.partition(f"<!-- {name} -->\n")
+    _, end, after = rest.partition("<!-- end -->")
+    if not mark or not end:
+        sys.exit(f"the page has no <!-- {name} --> ... <!-- end -->")
+    return f"{before}{mark}\n{table}\n\n{end}{after}"
+
+
+def publish_page(path: Path, name: str, table: str) -> None:
+    page = path.read_text(encoding="utf-8")
+    path.write_text(between_marks(page, name, table), encoding="utf-8")
+
+
 def show(table: str) -> None:
     """Markdown on standard output, laid out where somebody reads it there."""
     if not sys.stdout.isatty():

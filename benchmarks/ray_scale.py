@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 from machine import collect
+from programs import publish_page
 from ray_cluster import MIB, Adder, one_node, programs, wait_for, wait_until_nobody_is_there
 from rich.console import Console
 
@@ -30,7 +31,6 @@ from vramkit.share.status import CardStatus, DaemonStatus, ProgramOnCard, Progra
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "ray_scale_sim.json"
 PAGE = ROOT / "docs" / "ray.md"
-BEGIN, END = "<!-- ray_scale -->", "<!-- end -->"
 BUDGET = 64 * MIB
 # Of the card, which a program has beside its memory: a buffer of hashes; on a real one a context.
 RESERVE_EACH = 2 * MIB
@@ -154,14 +154,6 @@ def table(found):
     return "\n".join(lines)
 
 
-def publish():
-    found = json.loads(RESULT.read_text(encoding="utf-8"))
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{table(found)}\n{END}{after}", encoding="utf-8")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("action", nargs="?", default="measure", choices=["measure", "publish"])
@@ -170,7 +162,7 @@ def main():
     parser.add_argument("--json", type=Path, default=RESULT, help="where to write the result")
     arguments = parser.parse_args()
     if arguments.action == "publish":
-        publish()
+        publish_page(PAGE, "ray_scale", table(json.loads(RESULT.read_text(encoding="utf-8"))))
         return 0
     if os.environ.get("VRAMKIT_DRIVER") != "sim":
         parser.error("set VRAMKIT_DRIVER=sim: many small actors say nothing about a real card")

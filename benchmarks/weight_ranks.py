@@ -1,14 +1,16 @@
 """What the planner says of one, two, four and eight cards that stream a model together; needs no
 card.
 
-    python benchmarks/weight_ranks.py    # a minute: results, and the page
+    python benchmarks/weight_ranks.py            # a minute: results, and the page
+    python benchmarks/weight_ranks.py publish    # the page alone
 
 80 decoder layers of Llama-70B shape on the profile of an H200, in exact virtual time. The rates at
 which cards gather are assumed, not measured.
 """
 
 import sys
-from pathlib import Path
+from argparse import ArgumentParser
+from typing import Any
 
 import machine
 import msgspec
@@ -16,11 +18,10 @@ import programs
 import weight_models
 
 from vramkit.report.units import bytes_text, time_text
-from vramkit.weights import Prediction, plan
+from vramkit.weights import Plan, Prediction, plan
 
 RESULT = programs.RESULTS / "weight_ranks_simulated.json"
 PAGE = programs.ROOT / "docs" / "ranks.md"
-BEGIN, END = "<!-- weight_ranks -->", "<!-- end -->"
 LAYERS = 80
 BUDGET = "24GiB"
 RANKS = (1, 2, 4, 8)
@@ -42,14 +43,18 @@ class Result(msgspec.Struct, frozen=True):
     simulated: bool = True
 
 
+def planned(model: Any, tokens: int, gather: str, ranks: int) -> Plan:
+    several = {"ranks": ranks, "gather_bytes_per_s": RATES[gather]} if ranks > 1 else {}
+    return plan(model, BUDGET, tokens=tokens, compare=False, **several)
+
+
 def measure() -> Result:
     model = weight_models.empty(weight_models.llama(layers=LAYERS))
     rows = []
     for name, tokens in weight_models.TOKENS.items():
-        for gather, rate in RATES.items():
+        for gather in RATES:
             for ranks in RANKS:
-                several = {"ranks": ranks, "gather_bytes_per_s": rate} if ranks > 1 else {}
-                made = plan(model, BUDGET, tokens=tokens, compare=False, **several)
+                made = planned(model, tokens, gather, ranks)
                 rows.append(Row(tokens, gather, made.chosen))
                 print(f"{name:<14} {gather} {ranks} cards: {made.verdict}", flush=True)
     return Result(machine.collect(), made.profile, made.model, made.weight_bytes, rows)
@@ -60,7 +65,7 @@ def cell(row: Row) -> str:
 
 
 def page(result: Result) -> str:
-    """The part of the page between its marks."""
+    """The part of docs/ranks.md between its marks."""
     found = {(row.tokens, row.gather, row.plan.ranks): row for row in result.rows}
     lines = [
         f"{bytes_text(result.weight_bytes)} of weights, a budget of {BUDGET} on each card. In "
@@ -78,15 +83,16 @@ def page(result: Result) -> str:
     return "\n".join(lines)
 
 
+def read() -> Result:
+    return msgspec.json.decode(RESULT.read_bytes(), type=Result)
+
+
 def main() -> int:
-    if "--page" not in sys.argv[1:]:
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="?", choices=("measure", "publish"), default="measure")
+    if parser.parse_args().what == "measure":
         RESULT.write_bytes(msgspec.json.format(msgspec.json.encode(measure()), indent=1) + b"\n")
-    result = msgspec.json.decode(RESULT.read_bytes(), type=Result)
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    written = f"{before}{BEGIN}\n\n{page(result)}\n\n{END}{after}"
-    Path(PAGE).write_text(written, encoding="utf-8")
+    programs.publish_page(PAGE, "weight_ranks", page(read()))
     return 0
 
 

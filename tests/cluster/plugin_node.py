@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from vramkit.integrations.kubernetes import units
 from vramkit.integrations.kubernetes.agent import Agent, Places, Rhythm
 from vramkit.share.connect import Controls, NoDaemonError
 
+from .cdi_schema import problems
 from .kubelet import Kubelet
 from .nodes import MIB, until
 
@@ -66,7 +65,7 @@ class Node:
         found = {}
         for path in self.places.cdi.glob("*.json"):
             spec = json.loads(path.read_text())
-            must_follow_cdi(spec)
+            assert problems(spec) == []
             for each in spec["devices"]:
                 found[f"{spec['kind']}={each['name']}"] = each["containerEdits"]
         return found
@@ -78,23 +77,3 @@ class Node:
         except NoDaemonError:
             return
         until(lambda: not self.socket.exists())
-
-
-def must_follow_cdi(spec: dict[str, Any]) -> None:
-    """The rules of the CDI specification and of its schema, for what may be in our files."""
-    assert set(spec) == {"cdiVersion", "kind", "devices"}
-    assert re.fullmatch(r"\d+\.\d+\.\d+", spec["cdiVersion"])
-    vendor, slash, kind = spec["kind"].partition("/")
-    assert slash and re.fullmatch(r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?", vendor)
-    assert re.fullmatch(r"[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?", kind)
-    assert spec["devices"] and isinstance(spec["devices"], list)
-    for device in spec["devices"]:
-        assert set(device) == {"name", "containerEdits"}
-        assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?", device["name"])
-        edits = device["containerEdits"]
-        assert edits and set(edits) <= {"env", "mounts", "deviceNodes", "hooks"}
-        assert all(re.fullmatch(r"[A-Z_]+=.*", each) for each in edits["env"])
-        for mount in edits["mounts"]:
-            assert set(mount) == {"hostPath", "containerPath", "options"}
-            assert os.path.isabs(mount["hostPath"]) and os.path.isabs(mount["containerPath"])
-            assert all(isinstance(each, str) for each in mount["options"])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -147,49 +150,118 @@ def test_node_that_would_not_enforce_is_named(cluster: RayCluster) -> None:
         cluster.remove(number)
 
 
-def test_start_node_announces_and_enforces() -> None:
-    """`vramkit cluster start`, as typed; it serves until it is stopped."""
+@pytest.fixture
+def starting() -> Iterator[Starting]:
+    """A node that is still to be started. Nothing of it may be left when the test ends."""
     from .nodes import Node
 
     folder = Path(tempfile.mkdtemp(prefix="vk-", dir="/tmp"))
-    node = Node(folder / "n")
-    environment = {**os.environ, **node.environment, "RAY_TMPDIR": str(folder)}
-    environment["RAY_AUTH_MODE"] = "disabled"
+    # Nothing in its environment is there already of what the start is to add.
+    node = Node(folder / "n", enforced=False)
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    words = ["--block", "--num-cpus=2", "--include-dashboard=false", f"--port={port}"]
-    words += [f"--object-store-memory={OBJECT_STORE}", f"--plasma-directory={folder}"]
-    command = [sys.executable, "-m", "vramkit.cli", "cluster", "start"]
-    started = subprocess.Popen(
-        [*command, "--oversubscription=1.5", "--", *words],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    source = (
-        "import ray\n"
-        "from vramkit.integrations.ray import options\n"
-        f"ray.init(address='127.0.0.1:{port}', log_to_driver=False)\n"
-        "limit = lambda: __import__('vramkit').driver.open().device().memory_info().total\n"
-        "task = ray.remote(max_calls=1)(limit).options(**options('24MiB'))\n"
-        "print(ray.cluster_resources()['vram_mib'], ray.get(task.remote()))\n"
-    )
-
-    def answer() -> str:
-        assert started.poll() is None, started.communicate()[0]
-        asked = [sys.executable, "-c", source]
-        done = subprocess.run(asked, env=environment, capture_output=True, text=True, check=False)
-        return done.stdout.strip()
-
-    try:
-        assert until(answer) == f"96.0 {24 * MIB}"
-    finally:
-        started.terminate()
-        started.communicate()
+    environment = {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled"}
+    yield Starting(folder, port, {**os.environ, **node.environment, **environment})
     until(lambda: not node.left(), node.left)
     until(lambda: not processes_in(folder), lambda: processes_in(folder))
     shutil.rmtree(folder)
+
+
+class Starting(NamedTuple):
+    folder: Path
+    port: int
+    environment: dict[str, str]
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of `ray start`."""
+        words = ["--num-cpus=2", "--include-dashboard=false", f"--port={self.port}"]
+        words += [f"--object-store-memory={OBJECT_STORE}", f"--plasma-directory={self.folder}"]
+        return words
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, *words],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def stop(self) -> None:
+        """As `ray stop` does, which would end every Ray of the machine: the server comes last."""
+
+        def others() -> list[int]:
+            return [each for each in processes_in(self.folder) if not is_server(each)]
+
+        def is_server(process: int) -> bool:
+            with suppress(OSError):
+                return b"/gcs_server" in Path(f"/proc/{process}/cmdline").read_bytes()
+            return False
+
+        for find in (others, lambda: processes_in(self.folder)):
+            for each in find():
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGTERM)
+            until(lambda find=find: not find(), find)  # type: ignore[misc]
+
+    def answer(self) -> str:
+        """What a node announces, and the memory that a task of it sees; "" without a node."""
+        source = (
+            "import ray\n"
+            "from vramkit.integrations.ray import options\n"
+            f"ray.init(address='127.0.0.1:{self.port}', log_to_driver=False)\n"
+            "limit = lambda: __import__('vramkit').driver.open().device().memory_info().total\n"
+            "task = ray.remote(max_calls=1)(limit).options(**options('24MiB'))\n"
+            "announced = ray.cluster_resources()\n"
+            "print(announced['vram_mib'], announced.get('disk'), ray.get(task.remote()))\n"
+        )
+        asked = [sys.executable, "-c", source]
+        done = subprocess.run(
+            asked, env=self.environment, capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip()
+
+
+def test_command_starts_a_node_that_announces_and_enforces(starting: Starting) -> None:
+    """`vramkit cluster start`, as typed; with --block it serves until it is stopped."""
+    words = ["cluster", "start", "--oversubscription=1.5", "--", "--block", *starting.arguments]
+    started = starting.start("-m", "vramkit.cli", *words)
+
+    def answer() -> str:
+        assert started.poll() is None, started.communicate()[0]
+        return starting.answer()
+
+    try:
+        assert until(answer) == f"96.0 None {24 * MIB}"
+    finally:
+        started.terminate()
+        started.communicate()
+
+
+START = """
+import json, sys
+from vramkit.integrations.ray import start_node
+start_node(oversubscription=1.5, resources={"disk": 3}, arguments=json.loads(sys.argv[1]))
+"""
+
+
+def test_start_node_returns_with_a_node_that_announces_and_enforces(starting: Starting) -> None:
+    """What was started does not end with the program that started it."""
+    try:
+        started = starting.start("-c", START, json.dumps(starting.arguments))
+        said = started.communicate()[0]
+        assert started.returncode == 0, said
+        assert starting.answer() == f"96.0 3.0 {24 * MIB}", said
+    finally:
+        starting.stop()
+
+
+def test_ray_that_does_not_start_is_an_error_of_start_node(starting: Starting) -> None:
+    started = starting.start("-c", START, json.dumps(["--no-such-option"]))
+    said = started.communicate()[0]
+    assert started.returncode == 1
+    assert "No such option" in said and "RuntimeError: `ray start` ended with status 2" in said
 
 
 def test_cards_of_a_node_get_no_more_than_each_announced(cluster: RayCluster) -> None:

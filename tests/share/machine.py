@@ -92,6 +92,8 @@ class Machine:
         self.card = f"{folder.name}-{os.getpid()}"
         self.capacity = 80 * MIB  # of which programs have 64, see start_daemon()
         self.profile = "h200"
+        self.variables: dict[str, str] = {}
+        """Further ones, of the daemon and its programs."""
         self.programs: list[Started] = []
         self.daemons: list[subprocess.Popen[bytes]] = []
 
@@ -184,7 +186,7 @@ class Machine:
     def _environment(self) -> dict[str, str]:
         settings = f"card={self.card},clock=wall,capacity={self.capacity}"
         settings += f",profile={self.profile},checker=off"
-        return simulated(settings) | {"XDG_RUNTIME_DIR": str(self.folder)}
+        return simulated(settings) | {"XDG_RUNTIME_DIR": str(self.folder)} | self.variables
 
     # The end
 

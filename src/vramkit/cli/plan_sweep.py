@@ -24,10 +24,10 @@ def sweep(grid: Grid, on: str | None, workers: int | None, json: bool) -> int:
     from vramkit.cli.steps import steps
     from vramkit.sweep import Again, Step, Stopping
     from vramkit.weights.planner.sweep import plan_sweep
-    from vramkit.weights.planner.sweep_words import print_sweep
+    from vramkit.weights.planner.sweep_words import print_sweep, row_line, varying
 
     grid.check()
-    rows = len(grid.rows())
+    varies, rows = varying(grid.rows()), len(grid.rows())
     stopping, again = Stopping(), Again()
     began = time.monotonic()
     with _place(on, workers) as place, steps("vramkit plan", lines=False) as bar:
@@ -36,6 +36,7 @@ def sweep(grid: Grid, on: str | None, workers: int | None, json: bool) -> int:
             left = (time.monotonic() - began) / done * (rows - done)
             what = f"{row.model}, {row.profile}, {row.budget}, {row.policy}"
             bar.step(Step(done, rows, what, left))
+            bar.result(row_line(row, varies))
 
         with stopping.watched():
             found = plan_sweep(

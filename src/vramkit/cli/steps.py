@@ -25,6 +25,10 @@ class Steps(Protocol):
 
     def step(self, step: Step) -> None: ...
 
+    def result(self, text: str) -> None:
+        """One of many, as it comes: on a terminal only, above the bar."""
+        ...
+
 
 @contextmanager
 def steps(said: str, *, lines: bool = True) -> Iterator[Steps]:
@@ -42,8 +46,12 @@ def steps(said: str, *, lines: bool = True) -> Iterator[Steps]:
     )
     with Progress(
         *columns, console=errors(), transient=True, refresh_per_second=REFRESH_PER_SECOND
-    ) as bar:
-        yield Bar(said, bar)
+    ) as drawn:
+        bar = Bar(said, drawn)
+        try:
+            yield bar
+        finally:
+            bar.show_results()
 
 
 class Lines:
@@ -62,6 +70,9 @@ class Lines:
             self._next = now + LINE_SECONDS
             self.line(", ".join(filter(None, (f"{step.done} of {step.of}", left(step), step.what))))
 
+    def result(self, text: str) -> None:
+        pass
+
 
 class Quiet:
     def line(self, text: str) -> None:
@@ -70,12 +81,17 @@ class Quiet:
     def step(self, step: Step) -> None:
         pass
 
+    def result(self, text: str) -> None:
+        pass
+
 
 class Bar:
     def __init__(self, said: str, bar: Progress) -> None:
         self._said = said
         self._bar = bar
         self._task = bar.add_task("starting", total=None, left="")
+        self._results: list[str] = []
+        self._next = 0.0
 
     def line(self, text: str) -> None:
         self._bar.console.print(f"{self._said}: {text}", markup=False, soft_wrap=True)
@@ -88,6 +104,19 @@ class Bar:
             description=step.what,
             left=left(step),
         )
+
+    def result(self, text: str) -> None:
+        """At once, or with others that come soon: each print draws the bar again."""
+        self._results.append(text)
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + 1 / REFRESH_PER_SECOND
+            self.show_results()
+
+    def show_results(self) -> None:
+        if self._results:
+            self._bar.console.print("\n".join(self._results), markup=False, soft_wrap=True)
+            self._results.clear()
 
 
 def left(step: Step) -> str:

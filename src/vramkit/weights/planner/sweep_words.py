@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vramkit.report.blocks import Block, Callout, Table, Text
@@ -31,13 +31,30 @@ def print_sweep(console: Console, sweep: PlanSweep) -> None:
         print_block(console, block)
 
 
+def varying(rows: Sequence[Row]) -> list[bool]:
+    """By axis: whether it has several values."""
+    cells = [_cell(row) for row in rows]
+    return [len({cell[axis] for cell in cells}) > 1 for axis in range(len(AXES))]
+
+
+def row_line(row: Row, varies: Sequence[bool]) -> str:
+    """A plan by itself, when it is made: which one is best is not known yet."""
+    values = [*_cell(row)[:-1], f"{row.ranks} ranks" if row.ranks > 1 else "1 rank"]
+    name = ", ".join(value for value, several in zip(values, varies, strict=True) if several)
+    if row.plan is None:
+        return f"{name}: {row.outcome}, {row.why}"
+    a_pass, of_bound, limit, _, memory, _ = _figures(row)
+    told = [f"{a_pass} a pass", f"{of_bound} of the bound" if of_bound else "", limit, memory]
+    return f"{name}: {', '.join(filter(None, told))}"
+
+
 def blocks(sweep: PlanSweep) -> Iterator[Block]:
     if sweep.stopped:
         text = f"{sweep.planned} of {count_text(len(sweep.rows), 'plan')} have figures."
         yield Callout("warning", f"This sweep ended early: {sweep.stopped}.", text)
     cells = [_cell(row) for row in sweep.rows]
     # What is the same for all stands above the table.
-    varies = [len({cell[axis] for cell in cells}) > 1 for axis in range(len(AXES))]
+    varies = varying(sweep.rows)
     facts = [
         [name, value]
         for name, value, several in zip(AXES, cells[0], varies, strict=True)
