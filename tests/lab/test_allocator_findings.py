@@ -151,6 +151,45 @@ def test_a_pool_that_is_behind_is_said_to_be() -> None:
     assert "is first, or not behind" not in said
 
 
+def test_how_far_ours_is_behind_is_told_with_its_spread_where_it_is_most() -> None:
+    times = {"churn": (110.0, 100.0, 100.5), "concurrent": (130.0, 100.0, 131.0)}
+    rows = {
+        (workload, NATIVE, name): {"time": around(time, 0.02), "allocation": around(1.0)}
+        for workload, row in times.items()
+        for name, time in zip(("pool", "rmm_pool", "rmm_async"), row, strict=True)
+    }
+    said = texts(made(ALLOCATORS, rows))
+    assert "in `concurrent` (native), by 30.0 % (25.9 % to 34.2 %)." in said
+    assert "For a program like that, `rmm_pool` is faster." in said
+    del rows["concurrent", NATIVE, "pool"]
+    said = texts(made(ALLOCATORS, rows))
+    assert (
+        "by 10.0 % (6.5 % to 13.6 %)" in said and "`rmm_pool` and `rmm_async` are faster." in said
+    )
+
+
+def test_ours_that_is_behind_within_the_spread_is_not_behind() -> None:
+    rows = {
+        ("churn", NATIVE, name): {"time": around(time, 0.2), "allocation": around(0.1)}
+        for name, time in {"pool": 110.0, "rmm_pool": 100.0}.items()
+    }
+    said = texts(made(ALLOCATORS, rows))
+    assert "`pool` is first, or not behind beyond the spread" in said and "is behind" not in said
+
+
+def test_allocation_is_not_called_little_where_its_spread_is_more_than_that() -> None:
+    report = study(ours=0.5)
+    for each in report.rows:
+        if each.subject == "pool":
+            times = each.values["time"]
+            each.values["allocation"] = [
+                time * share for time, share in zip(times, around(0.018, 0.3), strict=True)
+            ]
+    said = texts(report)
+    assert "Allocation takes 1.8 % (1.4 % to 2.2 %) of the time with `pool`" in said
+    assert "`pool` is first, or not behind" in said and "Allocation takes at most" not in said
+
+
 def test_figures_that_overlap_are_no_difference() -> None:
     rows = {
         ("churn", NATIVE, name): {"time": around(time, 0.2), "allocation": around(0.1)}
@@ -188,11 +227,11 @@ def test_a_gain_of_less_than_half_the_claimed_one_is_a_part() -> None:
 def test_a_pool_that_is_far_from_fourteen_times_is_a_part_where_it_comes_near_somewhere() -> None:
     text = "any pool is 14 times as fast as plain cudaMalloc"
 
-    def found(usual: float, in_churn: float) -> Verdict:
+    def found(usual: float, in_churn: float, spread: float = 0.001) -> Verdict:
         report = study(direct=usual)
         for each in report.rows:
             if (each.workload, each.subject) == ("churn", "direct"):
-                each.values["time"] = around(718.0 * in_churn)
+                each.values["time"] = around(718.0 * in_churn, spread)
         return judged(report)[text].verdict
 
     assert [found(2, 8), found(2, 6), found(14, 20), found(40, 40)] == [
@@ -201,6 +240,70 @@ def test_a_pool_that_is_far_from_fourteen_times_is_a_part_where_it_comes_near_so
         "confirmed",
         "in part",
     ]
+    assert found(2, 8, 0.3) == found(2, 6, 0.3) == "cannot be said here"
+
+
+@pytest.mark.parametrize(
+    ("direct", "spread", "verdict"),
+    [
+        (1.0, 0.2, "not confirmed"),  # no difference
+        (6.5, 0.001, "not confirmed"),
+        (6.5, 0.2, "cannot be said here"),
+        (7.5, 0.2, "cannot be said here"),
+        (7.5, 0.001, "confirmed"),
+        (14.0, 0.2, "confirmed"),
+        (30.0, 0.2, "cannot be said here"),
+        (60.0, 0.2, "in part"),
+    ],
+)
+def test_a_factor_is_judged_with_its_spread(direct: float, spread: float, verdict: Verdict) -> None:
+    report = study(direct=direct)
+    for each in report.rows:
+        times = each.values.get("time")
+        if times:
+            each.values["time"] = around(times[2], spread)
+    found = judged(report)["any pool is 14 times as fast as plain cudaMalloc"]
+    assert found.verdict == verdict
+    assert (" times to " in found.figures) == (spread > 0.1)
+
+
+@pytest.mark.parametrize(
+    ("share", "spread", "verdict"),
+    [
+        (0.02, 0.3, "confirmed"),
+        (0.038, 0.001, "confirmed"),
+        (0.038, 0.3, "cannot be said here"),
+        (0.042, 0.3, "cannot be said here"),
+        (0.08, 0.3, "not confirmed"),
+    ],
+)
+def test_a_share_is_judged_with_its_spread(share: float, spread: float, verdict: Verdict) -> None:
+    report = study()
+    for each in report.rows:
+        if "allocation" in each.values:
+            times, shares = each.values["time"], around(share, spread)
+            parts = zip(times, shares, strict=True)
+            each.values["allocation"] = [time * part for time, part in parts]
+    assert judged(report)["allocation is 2 % of the time"].verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("pair", "spread", "verdict"),
+    [
+        (9_000.0, 0.001, "confirmed"),
+        (9_000.0, 0.3, "cannot be said here"),
+        (11_000.0, 0.3, "cannot be said here"),
+        (11_000.0, 0.001, "not confirmed"),
+    ],
+)
+def test_microseconds_are_judged_with_their_spread(
+    pair: float, spread: float, verdict: Verdict
+) -> None:
+    report = study()
+    for each in report.rows:
+        if "pair" in each.values:
+            each.values["pair"] = around(pair, spread)
+    assert judged(report)["a pool's allocation takes microseconds"].verdict == verdict
 
 
 def test_one_row_with_few_repetitions_keeps_claims_about_all_open() -> None:
@@ -230,7 +333,7 @@ def test_another_allocator_is_called_little_only_where_it_is_little_everywhere()
     more = {"unfused": 125.0, "fused": 100.0, "wait_device": 100.0, "wait_stream": 100.5}
     for workload, time in more.items():
         report.rows.append(Row(workload, "pool", NATIVE, {"time": around(time)}, "measured"))
-    assert f"{words}, where fused kernels save 20.0 %." in texts(report)
+    assert f"{words}, where fused kernels save 20.0 % (19.9 % to 20.1 %)." in texts(report)
     for each in report.rows:
         if (each.workload, each.subject) == ("churn", "pool"):
             each.values["allocation"] = each.values["time"]
@@ -376,6 +479,9 @@ def test_async_that_holds_more_than_the_average_or_runs_out_does_not_confirm_it(
     held = {"average_held": around(2.5 * 2**30)}
     more = made(ALLOCATORS, {(MEMORY_LIMITED, "default", "rmm_async"): held})
     assert judged(more)[text].verdict == "not confirmed"
+    held["average_held"] = around(1.9 * 2**30, 0.2)
+    scattered = made(ALLOCATORS, {(MEMORY_LIMITED, "default", "rmm_async"): held})
+    assert judged(scattered)[text].verdict == "cannot be said here"
     report = study()
     for each in report.rows:
         if (each.workload, each.subject) == (MEMORY_LIMITED, "rmm_async"):

@@ -11,6 +11,7 @@ from vramkit.lab.allocators.workloads import WORKLOADS
 from vramkit.lab.claims import claim_table
 from vramkit.lab.ranking import measured, medians
 from vramkit.lab.result import Report
+from vramkit.lab.samples import Range
 from vramkit.lab.tables import rows_of, subject_bars, subject_table
 from vramkit.report.blocks import Block, Table, Text
 from vramkit.report.units import Unit, bytes_text, value_text
@@ -69,14 +70,15 @@ def _in_use(report: Report, workload: str, arm: str) -> str:
 
 def split_table(report: Report, workload: str, arm: str) -> Table:
     """Parts of the time, by subject."""
-    parts: list[tuple[dict[str, float], Unit]] = [
+    parts: list[tuple[dict[str, Range], Unit]] = [
         (shares(report, workload, arm, name), "share") for name in PARTS
     ]
     parts.append((shares(report, workload, arm, "kernels"), "ratio"))
     lines = []
     for row in rows_of(report, workload, arm):
         texts = [
-            value_text(of[row.subject], unit) if row.subject in of else "" for of, unit in parts
+            value_text(of[row.subject].median, unit) if row.subject in of else ""
+            for of, unit in parts
         ]
         if any(texts):
             lines.append([row.subject, *texts])

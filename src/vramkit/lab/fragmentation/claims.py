@@ -7,12 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vramkit.lab.claims import FACTOR, NOT_MEASURED, Claim, Judged, Verdict
+from vramkit.lab.claims import (
+    FACTOR,
+    NOT_MEASURED,
+    WITHIN_RULE,
+    Claim,
+    Judged,
+    Verdict,
+    judge_range,
+    range_text,
+)
 from vramkit.lab.fragmentation.changes import change, change_text, explanation
 from vramkit.lab.fragmentation.experiment import EXTREMES
 from vramkit.lab.fragmentation.measuring import ALONE, TOUCH
-from vramkit.lab.ranking import measured, medians, percent
+from vramkit.lab.ranking import measured, percent
 from vramkit.lab.result import Report
+from vramkit.lab.samples import Range, ratio
 from vramkit.lab.stand_ins import ARENA, ASYNC, KINDS, POOL, Kind, one_of
 from vramkit.report.units import time_text
 
@@ -54,18 +64,26 @@ def hundred_take(least_ms: float, most_ms: float) -> Callable[[Report], Judged]:
     """100 allocations of phase 1, by the three that the study measured."""
 
     def judge(report: Report) -> Judged:
-        times = medians(measured(report, ALONE, ARM, "phase_1"))
+        times = measured(report, ALONE, ARM, "phase_1")
         names = [name for kind in KINDS if (name := _one_of(kind, report)) in times]
         if not names:
             return NOT_MEASURED
-        spent = {name: times[name] * ALLOCATIONS * 1e-6 for name in names}
-        near = [least_ms / FACTOR <= each <= most_ms * FACTOR for each in spent.values()]
-        verdict: Verdict = "confirmed" if all(near) else "in part" if any(near) else "not confirmed"
+        spent = {name: Range.of(times[name]).times(ALLOCATIONS * 1e-9) for name in names}
+        near = {
+            judge_range(each, least_ms * 1e-3 / FACTOR, most_ms * 1e-3 * FACTOR)
+            for each in spent.values()
+        }
+        verdict: Verdict = "cannot be said here"
+        if len(names) == len(KINDS) and verdict not in near:
+            verdict = "in part" if len(near) > 1 else near.pop()
         figures = "; ".join(
-            f"{name} {time_text(each * 1e-3)}, {time_text(each * 1e-3 / ALLOCATIONS)} each"
+            f"{name} {range_text(each, time_text)}, {time_text(each.median / ALLOCATIONS)} each"
             for name, each in spent.items()
         )
-        rule = "confirmed: phase 1 of all three between half the least and twice the most"
+        rule = (
+            "confirmed: phase 1 of all three between half the least and twice the most, "
+            f"{WITHIN_RULE}; in part: of some of them"
+        )
         return Judged(verdict, figures, rule)
 
     return judge
@@ -100,16 +118,16 @@ def tenth_costs_under(part: float) -> Callable[[Report], Judged]:
 
     def judge(report: Report) -> Judged:
         name = _one_of(POOL, report)
-        alone = medians(measured(report, ALONE, "warm", "phase_5")).get(name)
-        touched = medians(measured(report, TOUCH, "warm", "phase_5")).get(name)
-        if alone is None or not touched:
+        alone = measured(report, ALONE, "warm", "phase_5").get(name)
+        touched = measured(report, TOUCH, "warm", "phase_5").get(name)
+        if alone is None or touched is None:
             return NOT_MEASURED
-        cost = 0.1 * alone / touched
+        whole = ratio(alone, touched)
         return Judged(
-            "confirmed" if cost < part else "not confirmed",
-            f"{name}: an allocation is {percent(alone / touched)} of the time until its block is "
-            f"written; 10 % of it are {percent(cost)}",
-            f"confirmed: below {percent(part)}",
+            judge_range(whole.times(0.1), 0, part),
+            f"{name}: an allocation is {percent(whole.median)} of the time until its block is "
+            f"written; 10 % of it are {range_text(whole.times(0.1), percent)}",
+            f"confirmed: below {percent(part)}, {WITHIN_RULE}",
         )
 
     return judge
