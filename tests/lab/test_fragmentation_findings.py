@@ -60,6 +60,8 @@ def test_the_studys_own_figures_confirm_its_changes_and_contradict_its_conclusio
         "the pool gets faster by 14.2 %": "confirmed",
         "async gets slower by 3.2 %": "confirmed",
         "the arena gets slower by 3.1 %": "confirmed",
+        # 3.1 % up, where async has 3.2 %: no difference
+        "the arena is the most stable": "not confirmed",
         "all changes are below 5 %": "not confirmed",
         # without the other arms nothing tells why
         "warm-up, caches or its own order make the pool faster": "cannot be said here",
@@ -101,6 +103,41 @@ def test_small_changes_are_said_only_where_the_spread_is_small(
 ) -> None:
     rows = {("alone", "cold", name): row((100.0, 100.0, last), spread=spread) for name in STUDY}
     assert verdicts(made(FRAGMENTATION, rows))["all changes are below 5 %"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("arena", "spread", "verdict"),
+    [
+        ((100.0, 100.0, 101.0), 0.001, "confirmed"),
+        ((100.0, 99.0, 100.0), 0.001, "confirmed"),
+        ((100.0, 106.0, 101.0), 0.001, "not confirmed"),
+        ((100.0, 94.0, 101.0), 0.001, "not confirmed"),
+        ((100.0, 100.0, 101.0), 0.05, "not confirmed"),  # no difference
+    ],
+)
+def test_the_most_stable_changes_least_up_or_down_beyond_the_spread(
+    arena: Times, spread: float, verdict: str
+) -> None:
+    times = ((100.0, 100.0, 90.0), (100.0, 103.0, 104.0), arena)
+    rows = {
+        ("alone", "cold", name): row(each, spread=spread)
+        for name, each in zip(STUDY, times, strict=True)
+    }
+    found = verdicts(made(FRAGMENTATION, rows))
+    assert found["the arena is the most stable"] == verdict
+    del rows["alone", "cold", "rmm_pool"]
+    found = verdicts(made(FRAGMENTATION, rows))
+    assert found["the arena is the most stable"] == "cannot be said here"
+
+
+def test_one_that_may_not_have_changed_at_all_is_not_less_stable() -> None:
+    rows = {
+        ("alone", "cold", "rmm_pool"): row((100.0, 100.0, 90.0)),
+        ("alone", "cold", "rmm_async"): row((100.0, 100.0, 103.0), spread=0.05),
+        ("alone", "cold", "rmm_arena"): row((100.0, 100.0, 101.2)),
+    }
+    found = verdicts(made(FRAGMENTATION, rows))
+    assert found["the arena is the most stable"] == "not confirmed"
 
 
 @pytest.mark.parametrize(

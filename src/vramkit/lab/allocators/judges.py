@@ -32,6 +32,10 @@ from vramkit.report.units import bytes_text, time_text
 
 Judge = Callable[[Report], Judged]
 ALL = (*PREDICTABLE, *DYNAMIC)
+CALLS = "memory_calls"
+LEVEL = 0.05
+"""What the study calls no difference: with a wider spread medians that are near prove nothing."""
+NUMBERS = {2: "two", 3: "three"}
 
 
 def _engine(report: Report, workload: str, quantity: str = "time") -> str:
@@ -193,7 +197,7 @@ def async_gains_at_most(part: float) -> Judge:
     """Over the pool, in any of the dynamic workloads."""
 
     def judge(report: Report) -> Judged:
-        gains, clear, few = {}, [], False
+        gains, clear, few, unsure = {}, [], False, False
         for workload in DYNAMIC:
             times = _three(report, workload.name)
             ours, pool = (times.get(one_of(kind, times)) for kind in (ASYNC, POOL))
@@ -205,33 +209,51 @@ def async_gains_at_most(part: float) -> Judge:
             gains[workload.name] = Spread.of(pool).median / least - 1
             found = compare(ours, pool)
             few |= found.verdict == "too few"
+            unsure |= ratio(pool, ours).most - 1 > part
             if found.verdict == "lower" and gains[workload.name] > part:
                 clear.append(workload.name)
         if not gains:
             return NOT_MEASURED
         most = max(gains, key=lambda name: gains[name])
         figures = f"{percent(gains[most], sign=True)} at most, in {most}, of {len(gains)} workloads"
-        rule = f"not confirmed: above {percent(part)} somewhere, beyond the spread"
+        rule = (
+            f"confirmed: below {percent(part)} everywhere, {WITHIN_RULE}; not confirmed: above it "
+            "somewhere, beyond the spread"
+        )
         if few:
             return Judged("cannot be said here", f"{TOO_FEW}; {figures}", rule)
-        return Judged("not confirmed" if clear else "confirmed", figures, rule)
+        verdict: Verdict = "not confirmed" if clear else "confirmed"
+        if unsure and not clear:
+            verdict = "cannot be said here"
+        return Judged(verdict, figures, rule)
 
     return judge
 
 
-def level(workload: str) -> Judge:
-    """None of the three is behind the first one."""
+def level(workload: str, kinds: Sequence[Kind] = KINDS) -> Judge:
+    """None of them is behind the first one, nor may be by more than LEVEL."""
 
     def judge(report: Report) -> Judged:
         times = _three(report, workload)
-        if len(times) < len(KINDS):
+        names = [one_of(kind, times) for kind in kinds]
+        if any(name not in times for name in names):
             return NOT_MEASURED
+        times = {name: times[name] for name in names}
         ranking = rank(times)
         figures = ", ".join(f"{name} {each:.3g} ms" for name, each in medians(times).items())
-        rule = "confirmed: no difference beyond the spread between the three"
+        rule = (
+            f"confirmed: no difference beyond the spread between the {NUMBERS[len(kinds)]}, and a "
+            f"spread that allows less than {percent(LEVEL)}"
+        )
         if ranking.too_few:
             return Judged("cannot be said here", f"{TOO_FEW}; {figures}", rule)
-        return Judged("not confirmed" if ranking.behind else "confirmed", figures, rule)
+        if ranking.behind:
+            return Judged("not confirmed", figures, rule)
+        most = max(compare(each, times[ranking.first]).most for each in times.values())
+        if most >= LEVEL:
+            words = f"the spread allows {percent(most)}; {figures}"
+            return Judged("cannot be said here", words, rule)
+        return Judged("confirmed", figures, rule)
 
     return judge
 
@@ -277,6 +299,25 @@ def a_call_takes_microseconds(report: Report) -> Judged:
         f"{range_text(usual, time_text)} for an allocation and its free, in the middle of "
         f"{len(pairs)} workloads, at most {time_text(most)}",
         f"confirmed: below 10 us in the middle, {WITHIN_RULE}",
+    )
+
+
+def a_pool_makes_no_call(report: Report) -> Judged:
+    """In steady rounds; the others are named beside it. The count is exact where there is one."""
+    counts: dict[str, list[float]] = {}
+    for workload in ALL:
+        found = measured(report, workload.name, _engine(report, workload.name, CALLS), CALLS)
+        for kind in (POOL, ASYNC, ARENA, ("pool",)):
+            if (name := one_of(kind, found)) in found:
+                counts.setdefault(name, []).append(max(found[name]))
+    pool = next((counts[name] for name in POOL if name in counts), None)
+    if pool is None:
+        return NOT_MEASURED
+    figures = ", ".join(f"{name} {sum(most):,.0f}" for name, most in counts.items())
+    return Judged(
+        "not confirmed" if any(pool) else "confirmed",
+        f"calls for memory in the steady rounds of {len(pool)} workloads: {figures}",
+        "confirmed: none in any of them",
     )
 
 

@@ -22,7 +22,7 @@ from vramkit.lab.fragmentation.experiment import EXTREMES
 from vramkit.lab.fragmentation.measuring import ALONE, TOUCH
 from vramkit.lab.ranking import measured, percent
 from vramkit.lab.result import Report
-from vramkit.lab.samples import Range, ratio
+from vramkit.lab.samples import Difference, Range, ratio
 from vramkit.lab.stand_ins import ARENA, ASYNC, KINDS, POOL, Kind, one_of
 from vramkit.report.units import time_text
 
@@ -157,6 +157,39 @@ def all_within(report: Report) -> Judged:
     return Judged(verdict, "; ".join(parts), rule)
 
 
+def is_most_stable(kind: Kind) -> Callable[[Report], Judged]:
+    """Its largest change, after 50 rounds or in the long run, is smaller than the others'."""
+    rule = (
+        "the larger of the changes from phase 1 to 3 and to 5, up or down. Confirmed: with its "
+        "whole spread below those of the other two"
+    )
+
+    def judge(report: Report) -> Judged:
+        changes = {}
+        for each in KINDS:
+            name = _one_of(each, report)
+            found = [change(report, name, ALONE, ARM, "phase_1", f"phase_{to}") for to in (3, 5)]
+            known = [_size(difference) for difference in found if difference is not None]
+            if len(known) == len(found):
+                changes[name] = max(known, key=lambda size: size.median)
+        name = _one_of(kind, report)
+        if len(changes) < len(KINDS):
+            return NOT_MEASURED
+        figures = "; ".join(f"{of} {range_text(size, percent)}" for of, size in changes.items())
+        own = changes.pop(name)
+        first = all(own.most < other.least for other in changes.values())
+        return Judged("confirmed" if first else "not confirmed", figures, rule)
+
+    return judge
+
+
+def _size(difference: Difference) -> Range:
+    """Of a change, up or down."""
+    ends = abs(difference.least), abs(difference.most)
+    least = 0.0 if difference.least <= 0 <= difference.most else min(ends)
+    return Range(abs(difference.relative), least, max(ends))
+
+
 def pool_is_explained(report: Report) -> Judged:
     """It names three reasons; whether one of them can be seen."""
     name = _one_of(POOL, report)
@@ -177,6 +210,7 @@ CLAIMS = (
     Claim("the pool gets faster by 14.2 %", changes_by(POOL, -0.142)),
     Claim("async gets slower by 3.2 %", changes_by(ASYNC, 0.032)),
     Claim("the arena gets slower by 3.1 %", changes_by(ARENA, 0.031)),
+    Claim("the arena is the most stable", is_most_stable(ARENA)),
     Claim("all changes are below 5 %", all_within),
     Claim("warm-up, caches or its own order make the pool faster", pool_is_explained),
     Claim("allocation that is 10 % slower costs less than 1 %", tenth_costs_under(0.01)),
