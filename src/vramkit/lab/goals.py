@@ -14,12 +14,16 @@ from typing import Literal
 from vramkit.lab.ranking import difference_text, listed, rank
 from vramkit.lab.result import Report
 from vramkit.lab.samples import compare
+from vramkit.lab.subjects import ours
 from vramkit.report.blocks import Table
 from vramkit.report.units import count_text
 
 OURS = "pool"
 KEEPS_NOTHING = "direct"
 HELD = "over_in_use"
+FROM_CPP = frozenset(each.name for each in ours.OURS)
+"""The others are called from Python. Where these are not, their times cannot be set beside each
+other."""
 Mark = Literal["met", "met among those that keep memory", "missed", "cannot be said"]
 MARKS: tuple[Mark, ...] = ("met", "met among those that keep memory", "missed", "cannot be said")
 RULE = (

@@ -1,16 +1,13 @@
-"""The rows of the experiment in which the pool is to be first."""
+"""The rows of the experiment in which the pool is to be first; in time among those that are called
+from C++ as it is."""
 
 from __future__ import annotations
 
 from vramkit.lab.fragmentation.experiment import EXTREMES
 from vramkit.lab.fragmentation.measuring import ALONE, TOUCH
 from vramkit.lab.fragmentation.programs import ARMS, PHASES
-from vramkit.lab.goals import HELD, Place, place
+from vramkit.lab.goals import FROM_CPP, HELD, Place, place
 from vramkit.lab.result import Report
-from vramkit.lab.subjects.ours import OURS
-
-FROM_CPP = frozenset(each.name for each in OURS)
-"""The others are called from Python, and their times cannot be set beside these."""
 
 
 def places(report: Report) -> list[Place]:
