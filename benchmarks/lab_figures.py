@@ -11,27 +11,22 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
 
 import lab_advice
 import lab_replay
 import msgspec
 import programs
+from lab_tables import Line, allocator_table, engines, fragmentation_table, goal_table, markdown
 
+from vramkit.lab.allocators import ALLOCATORS as ALLOCATORS_EXPERIMENT
 from vramkit.lab.allocators.claims import CLAIMS as ALLOCATOR_CLAIMS
-from vramkit.lab.allocators.experiment import ENGINES
-from vramkit.lab.allocators.judges import ALL as WORKLOADS
-from vramkit.lab.claims import VERDICTS, Claim
-from vramkit.lab.fragmentation.changes import change, change_text, explanation
+from vramkit.lab.allocators.goals import places as allocator_places
+from vramkit.lab.claims import NOT_MEASURED, VERDICTS, Claim, Judged
 from vramkit.lab.fragmentation.claims import CLAIMS as FRAGMENTATION_CLAIMS
-from vramkit.lab.fragmentation.experiment import EXTREMES, NEARLY_FULL
-from vramkit.lab.fragmentation.measuring import ALONE
-from vramkit.lab.fragmentation.programs import ARMS, PHASES
-from vramkit.lab.ranking import measured, medians, percent
+from vramkit.lab.fragmentation.goals import places as fragmentation_places
+from vramkit.lab.goals import RULE, Place
 from vramkit.lab.result import Report, load
-from vramkit.lab.samples import Spread
-from vramkit.lab.subjects import SUBJECTS
-from vramkit.report.units import count_text, time_text
+from vramkit.report.units import count_text
 
 DOCS = programs.ROOT / "docs"
 END = "<!-- End of what is written -->"
@@ -41,8 +36,6 @@ FRAGMENTATION = "lab_fragmentation"
 MILLION = "lab_fragmentation_million"
 UNSAID = VERDICTS[-1]
 NO_CARD = "No card has been measured yet: `benchmarks/{}.py` does it."
-
-Line = list[str]
 
 
 def begin(name: str) -> str:
@@ -87,125 +80,35 @@ def where(report: Report) -> str:
     return f"**{report.card}** ({date}, {how}; {report.machine.cpu})."
 
 
-def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [columns, ["---"] * len(columns), *lines]
-    return "\n".join(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)
-
-
-# Tables
-
-
-def allocator_table(report: Report) -> str:
-    """Of each engine that the report has: times, allocation's share, and memory."""
-    tables = []
-    for engine in engines(report):
-        by_workload = {
-            workload.name: medians(measured(report, workload.name, engine, "time"))
-            for workload in WORKLOADS
-        }
-        times = {name: found for name, found in by_workload.items() if found}
-        names = [each for each in SUBJECTS if any(each in found for found in times.values())]
-        lines: list[Line] = []
-        for number, (workload, found) in enumerate(times.items()):
-            what = "" if number else f"time, ms{' (simulated)' if report.simulated else ''}"
-            cells = [f"{found[each]:.3g}" if each in found else "" for each in names]
-            lines.append([f"`{workload}`", what, *cells])
-        shares = [_middle(allocation_shares(report, each, engine)) for each in names]
-        held = [_held(report, engine, list(times), each) for each in names]
-        lines.append(["allocation's share, middle of the workloads", "", *shares])
-        lines.append(["peak held over peak in use, middle", "", *held])
-        tables.append(markdown([f"case, `{engine}`", "", *names], lines))
-    return "\n\n".join(tables)
-
-
-def engines(report: Report) -> list[str]:
-    """That worked on the tables; the nearest to real ones last."""
-    arms = {row.arm for row in report.rows if row.values}
-    return [engine for engine in ENGINES if engine in arms]
-
-
-def allocation_shares(report: Report, subject: str, engine: str) -> list[float]:
-    """Of each workload's time."""
-    found = []
-    for workload in WORKLOADS:
-        allocation, time = (
-            medians(measured(report, workload.name, engine, quantity))
-            for quantity in ("allocation", "time")
-        )
-        if subject in allocation and time.get(subject):
-            found.append(allocation[subject] / time[subject])
-    return found
-
-
-def _middle(shares: list[float]) -> str:
-    return percent(median(shares)) if shares else ""
-
-
-def _held(report: Report, engine: str, workloads: list[str], subject: str) -> str:
-    if SUBJECTS[subject].needs_size:
-        return "taken ahead"
-    over = (medians(measured(report, each, engine, "over_in_use")) for each in workloads)
-    known = [found[subject] for found in over if subject in found]
-    return f"{median(known):.2f}" if known else ""
-
-
-def fragmentation_table(report: Report, million: Report | None) -> str:
-    names = [
-        each for each in SUBJECTS if any(row.values and row.subject == each for row in report.rows)
-    ]
-
-    def line(head: str, what: str, cell: Callable[[str], str]) -> Line:
-        return [head, what, *(cell(each) for each in names)]
-
-    def middle(
-        workload: str, arm: str, quantity: str, shown: Callable[[float], str]
-    ) -> Callable[[str], str]:
-        found = measured(report, workload, arm, quantity)
-        return lambda name: shown(Spread.of(found[name]).median) if name in found else ""
-
-    def changed(source: Report, workload: str) -> Callable[[str], str]:
-        def cell(name: str) -> str:
-            difference = change(source, name, workload, "", "early", "late")
-            row = source.row(workload, name)
-            if difference is None:
-                return row.outcome if row is not None and not row.values else ""
-            return change_text(difference)
-
-        return cell
-
-    lines = []
-    for arm in ARMS:
-        for phase in PHASES:
-            head = f"`{arm}`" if phase == PHASES[0] else ""
-            times = middle(ALONE, arm, f"phase_{phase}", lambda ns: time_text(ns * 1e-9))
-            lines.append(line(head, f"phase {phase}", times))
-    lines.append(line("explanation", "", lambda name: explanation(report, name, ALONE)))
-    for workload in EXTREMES:
-        lines.append(
-            line(f"`{workload}`{_count(report, workload)}", "late", changed(report, workload))
-        )
-    if million is not None:
-        head = f"`small_blocks`{_count(million, 'small_blocks')}"
-        lines.append(line(head, "late", changed(million, "small_blocks")))
-    for what, quantity in (("largest block / free", "one_piece"), ("served", "served")):
-        head = f"`{NEARLY_FULL}`" if quantity == "one_piece" else ""
-        lines.append(line(head, what, middle(NEARLY_FULL, "", quantity, percent)))
-    return markdown(["`alone`", "", *names], lines)
-
-
-def _count(report: Report, workload: str) -> str:
-    counts = medians(measured(report, workload, "", "blocks")).values()
-    return f", {max(counts):,.0f}" if counts else ""
-
-
-def claim_lines(report: Report, claims: Sequence[Claim]) -> list[Line]:
-    """Claim, verdict, figures and rule."""
+def claim_lines(reports: Sequence[Report], claims: Sequence[Claim]) -> list[Line]:
+    """Claim, verdict, figures, whose figures, and rule."""
     found = []
     for claim in claims:
-        judged = claim.judged(report)
+        judged, report = judged_by_nearest(reports, claim)
         figures = judged.figures.removeprefix("simulated: ")
-        found.append([claim.text, judged.verdict, figures, judged.rule])
+        found.append([claim.text, judged.verdict, figures, source(report), judged.rule])
     return found
+
+
+def judged_by_nearest(reports: Sequence[Report], claim: Claim) -> tuple[Judged, Report | None]:
+    """By the first of them that has its figures, whatever these say. Simulated times judge nothing
+    beside those of a card."""
+    for report in reports:
+        if report.simulated and claim.of_times and not reports[0].simulated:
+            continue
+        judged = claim.judged(report)
+        if judged != NOT_MEASURED:
+            return judged, report
+    return NOT_MEASURED, None
+
+
+def source(report: Report | None) -> str:
+    """Whose figures they are: of which engine, or of the simulated GPU."""
+    if report is None:
+        return ""
+    if report.simulated:
+        return "simulated"
+    return f"`{engines(report)[-1]}`" if report.experiment == ALLOCATORS_EXPERIMENT.name else ""
 
 
 def counted(lines: Sequence[Line]) -> str:
@@ -215,13 +118,14 @@ def counted(lines: Sequence[Line]) -> str:
     return f"Of {count_text(len(lines), 'claim')}: {', '.join(parts)}."
 
 
-def claims_section(report: Report, claims: Sequence[Claim]) -> str:
-    lines = claim_lines(report, claims)
-    if report.simulated is None:
-        return f"{counted(lines)}\n\n{markdown(['claim', 'verdict', 'figures', 'rule'], lines)}"
+def claims_section(reports: Sequence[Report], claims: Sequence[Claim]) -> str:
+    lines = claim_lines(reports, claims)
+    if not reports[0].simulated:
+        columns = ["claim", "verdict", "figures", "of", "rule"]
+        return f"{counted(lines)}\n\n{markdown(columns, lines)}"
     shown = [
         [text, figures if verdict == UNSAID else f"**{verdict}**: {figures}", rule]
-        for text, verdict, figures, rule in lines
+        for text, verdict, figures, _, rule in lines
     ]
     said = sum(verdict != UNSAID for _, verdict, *_ in lines)
     intro = (
@@ -232,18 +136,35 @@ def claims_section(report: Report, claims: Sequence[Claim]) -> str:
     return f"{intro}\n\n{markdown(['claim', 'on the simulated GPU', 'rule'], shown)}"
 
 
-def verdicts_section(report: Report, claims: Sequence[Claim]) -> str:
+def verdicts_section(reports: Sequence[Report], claims: Sequence[Claim]) -> str:
     """For the page that has them all: only what can be said."""
-    lines = claim_lines(report, claims)
-    said = [line[:3] for line in lines if line[1] != UNSAID]
-    text = where(report)
+    lines = claim_lines(reports, claims)
+    said = [line[:4] for line in lines if line[1] != UNSAID]
+    text = all_where(reports)
     if said:
-        text += f"\n\n{markdown(['claim', 'verdict', 'figures'], said)}"
+        columns = ["claim", "verdict", "figures"]
+        if not reports[0].simulated:
+            columns.append("of")
+        said = [line[: len(columns)] for line in said]
+        text += f"\n\n{markdown(columns, said)}"
     rest = len(lines) - len(said)
     if rest:
-        waits = "wait for a card" if report.simulated else "cannot be said from it"
+        waits = "wait for a card" if reports[0].simulated else "cannot be said from it"
         text += f"\n\nThe other {rest} {waits}." if said else f"\n\nAll {rest} {waits}."
     return text
+
+
+def all_where(reports: Sequence[Report]) -> str:
+    """Of several, which is which."""
+    of_card = [each for each in reports if not each.simulated]
+    if len(of_card) < 2:
+        return where(reports[0])
+    return "\n\n".join(f"{source(each)}: {where(each)}" for each in of_card)
+
+
+def goals_section(tables: Sequence[tuple[Report, Sequence[Place]]]) -> str:
+    parts = [f"{where(report)} {goal_table(report, places)}" for report, places in tables if places]
+    return "\n\n".join([RULE, *parts])
 
 
 def overview(allocators: Report, fragmentation: Report, sharing: Path) -> str:
@@ -284,17 +205,23 @@ def overview(allocators: Report, fragmentation: Report, sharing: Path) -> str:
 def sections(folder: Path) -> dict[tuple[str, str], str]:
     """By page and name of the section."""
     by_engine, pieces = allocators(folder), fragmentation(folder)
-    nearest = by_engine[0]
+    nearest, judging = by_engine[0], by_engine
+    if not nearest.simulated:
+        judging = [*by_engine, simulated(folder, "lab_allocators")]
     tables = "\n\n".join(f"{where(each)}\n\n{allocator_table(each)}" for each in by_engine)
     table = fragmentation_table(pieces, on_card(folder, MILLION))
     return {
         ("lab-allocators.md", "figures"): tables,
-        ("lab-allocators.md", "claims"): claims_section(nearest, ALLOCATOR_CLAIMS),
+        ("lab-allocators.md", "claims"): claims_section(judging, ALLOCATOR_CLAIMS),
+        ("lab-allocators.md", "goals"): goals_section(
+            [(each, allocator_places(each)) for each in by_engine]
+        ),
+        ("lab-fragmentation.md", "goals"): goals_section([(pieces, fragmentation_places(pieces))]),
         ("lab-fragmentation.md", "figures"): f"{where(pieces)}\n\n{table}",
-        ("lab-fragmentation.md", "claims"): claims_section(pieces, FRAGMENTATION_CLAIMS),
+        ("lab-fragmentation.md", "claims"): claims_section([pieces], FRAGMENTATION_CLAIMS),
         ("claims.md", "overview"): overview(nearest, pieces, folder / "sharing_h200.json"),
-        ("claims.md", "fragmentation"): verdicts_section(pieces, FRAGMENTATION_CLAIMS),
-        ("claims.md", "allocators"): verdicts_section(nearest, ALLOCATOR_CLAIMS),
+        ("claims.md", "fragmentation"): verdicts_section([pieces], FRAGMENTATION_CLAIMS),
+        ("claims.md", "allocators"): verdicts_section(judging, ALLOCATOR_CLAIMS),
         ("replay.md", "real runs"): _goals(
             folder, "lab_replay", lab_replay.Result, lab_replay.table
         ),

@@ -1,5 +1,5 @@
-"""What a replay says each allocator holds, against a real run of the same PyTorch program; and what
-recording costs.
+"""What a replay says each allocator holds, against a real run of the same PyTorch program where
+PyTorch runs on it; and what recording costs.
 
     python benchmarks/lab_replay.py FOLDER                  # on a card, at most 480 s
     python benchmarks/lab_replay.py FOLDER --driver sim     # a trial: no figure of it says anything
@@ -21,7 +21,7 @@ from lab_runs import TRIAL, Begun, FailedError, Runner, begun, parser, trained
 from lab_runs import VRAMKIT as COMMAND
 from msgspec import field
 
-from vramkit.lab.result import Report, load
+from vramkit.lab.result import Report, Row, load
 from vramkit.lab.samples import FEWEST, Spread
 from vramkit.lab.traces import Trace, read_traces, write_plain
 from vramkit.lab.traces.trace import Kind
@@ -35,7 +35,8 @@ SUBJECTS = {NATIVE: "torch", EXPANDABLE: "torch_expandable", VRAMKIT: "pool"}
 FILE = "lab_replay.json"
 SECONDS = 480.0
 REPLAY_SECONDS = 150
-"""Of each call of the two replays; the next one goes on."""
+"""Of each call of a replay; the next one goes on."""
+ALL = "*"
 
 
 class Held(msgspec.Struct):
@@ -54,12 +55,21 @@ class Held(msgspec.Struct):
         return self.replayed / self.real - 1
 
 
+class Replayed(msgspec.Struct):
+    """The snapshot on one subject; `held` at most, in bytes."""
+
+    outcome: str
+    held: int | None = None
+
+
 class Result(Begun):
     held: list[Held]
     slowdown: list[float] = field(default_factory=list)
     """Median round under `vramkit record` over that without, less 1: of each pair of processes."""
     round_trip: dict[str, bool] = field(default_factory=dict)
     """Of the snapshot and the recording: the same trace after it was written and read again."""
+    on_all: dict[str, Replayed] = field(default_factory=dict)
+    """By subject: the snapshot on each."""
     outcomes: dict[str, str] = field(default_factory=dict)
     """Of each subject that the recording of the driver's calls was replayed on."""
     errors: list[str] = field(default_factory=list)
@@ -74,6 +84,8 @@ class Result(Begun):
             and all(self.round_trip.values())
             and bool(self.outcomes)
             and "not run" not in self.outcomes.values()
+            and bool(self.on_all)
+            and all(each.outcome != "not run" for each in self.on_all.values())
         )
 
 
@@ -87,7 +99,7 @@ def measure(runner: Runner) -> Result:
     result = begun(runner.folder / FILE, result)
     result.errors = []
     snapshot = runner.folder / "snapshot.pickle" if runner.driver == "cuda" else TRIAL
-    for step in (real_runs, replayed, recorded, round_trip):
+    for step in (real_runs, replayed, recorded, round_trip, replayed_on_all):
         try:
             step(runner, result, snapshot)
         except (FailedError, OSError, ValueError) as error:
@@ -120,9 +132,18 @@ def replayed(runner: Runner, result: Result, snapshot: Path) -> None:
     report = replay(runner, "replayed", snapshot, subjects)
     for held in result.held:
         row = next(row for row in report.rows if row.subject == held.subject)
-        values = row.values.get("held")
-        held.replayed = round(max(values)) if values else None
-        held.error = row.why
+        held.replayed, held.error = held_by(row), row.why
+
+
+def replayed_on_all(runner: Runner, result: Result, snapshot: Path) -> None:
+    """On the rest too, last: they are compared with no real run."""
+    report = replay(runner, "replayed", snapshot, [ALL])
+    result.on_all = {row.subject: Replayed(row.outcome, held_by(row)) for row in report.rows}
+
+
+def held_by(row: Row) -> int | None:
+    values = row.values.get("held")
+    return round(max(values)) if values else None
 
 
 def recorded(runner: Runner, result: Result, snapshot: Path) -> None:
@@ -192,6 +213,11 @@ def table(result: Result) -> str:
         if held.off is not None:
             off = f"{held.off:+.1%}{'' if abs(held.off) <= NEAR else ', above the goal of 5 %'}"
         lines.append(f"| `{held.subject}` | {real} | {said} | {off} |")
+    compared = {held.subject for held in result.held}
+    for subject, each in result.on_all.items():
+        if subject not in compared:
+            said = f"{each.held / 1e9:.2f}" if each.held else each.outcome
+            lines.append(f"| `{subject}` | - | {said} | |")
     if result.slowdown:
         spread = Spread.of(result.slowdown)
         goal = f"cannot be said, the median is {'below' if spread.median < SLOWER else 'above'} it"
@@ -202,8 +228,10 @@ def table(result: Result) -> str:
             f"Recording makes a round {spread.median:+.1%} slower ({spread.p10:+.1%} to "
             f"{spread.p90:+.1%}, {spread.count} pairs); goal below {SLOWER:.0%}: {goal}.",
         ]
-    lines += ["", f"Round trip exact: {counted(result.round_trip)}. Replayed on: "]
-    lines[-1] += f"{counted(result.outcomes)}."
+    on_all = {subject: each.outcome for subject, each in result.on_all.items()}
+    lines += ["", f"Round trip exact: {counted(result.round_trip)}."]
+    lines += [f"The snapshot was replayed on: {counted(on_all)}."]
+    lines += [f"The recording was replayed on: {counted(result.outcomes)}."]
     if result.simulated:
         lines += ["", "A trial on the simulated GPU: none of these figures says anything."]
     return "\n".join([*lines, *result.errors])

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import lab_figures
+import lab_tables
 import msgspec
 import programs
 import sharing_report
@@ -159,11 +160,11 @@ def lab() -> list[Line]:
     report = lab_figures.allocators(programs.RESULTS)[0]
     if report.simulated:
         return []
-    engine = lab_figures.engines(report)[-1]
+    engine = lab_tables.engines(report)[-1]
     shares = {
         name: statistics.median(found)
         for name in SUBJECTS
-        if (found := lab_figures.allocation_shares(report, name, engine))
+        if (found := lab_tables.allocation_shares(report, name, engine))
     }
     peers = {name: part for name, part in shares.items() if name.startswith(LIBRARIES)}
     best = min(peers, key=lambda name: peers[name], default=None)

@@ -6,7 +6,9 @@ import shutil
 from pathlib import Path
 
 import lab_figures
+import lab_reasons
 import lab_replay
+import lab_tables
 import machine
 import programs
 import pytest
@@ -14,7 +16,11 @@ import readme_figures
 import sharing_report
 from msgspec import structs
 
+from vramkit.lab.allocators.claims import CLAIMS as ALLOCATOR_CLAIMS
+from vramkit.lab.allocators.goals import places as allocator_places
 from vramkit.lab.catalog import EXPERIMENTS
+from vramkit.lab.fragmentation.goals import places as fragmentation_places
+from vramkit.lab.goals import Place
 from vramkit.lab.result import Report, load, save
 from vramkit.lab.subjects import SUBJECTS
 
@@ -79,9 +85,13 @@ def test_a_card_takes_the_place_of_the_simulated_figures(folder: Path) -> None:
     after = lab_figures.sections(folder)
     figures = after["lab-allocators.md", "figures"]
     assert figures.startswith(f"**{CARD}** (2027-01-01, 5 repetitions in 2 runs, vramkit ")
-    assert not any("imulated" in text for (name, _), text in after.items() if "lab-" in name)
+    figures += after["lab-allocators.md", "goals"] + after["lab-fragmentation.md", "figures"]
+    assert "imulated" not in figures
     claims = after["lab-allocators.md", "claims"]
-    assert claims.startswith("Of 27 claims: ") and "| claim | verdict | figures | rule |" in claims
+    assert claims.startswith(f"Of {len(ALLOCATOR_CLAIMS)} claims: ")
+    assert "| claim | verdict | figures | of | rule |" in claims
+    goals = after["lab-allocators.md", "goals"]
+    assert "Time, of 18 rows: " in goals and "; held memory, of 18 rows: " in goals
     pieces = after["lab-fragmentation.md", "figures"]
     assert "| `small_blocks`, 10,000 | late |" in pieces
     assert "| `small_blocks`, 1,000,000 | late |" in pieces and "| timed out |" in pieces
@@ -104,6 +114,95 @@ def test_each_engine_of_a_card_has_its_table_and_the_nearest_to_the_study_judges
     figures = found["lab-allocators.md", "figures"]
     assert figures.index("case, `cupy`") < figures.index("case, `native`")
     assert "fixed_pool 35.6 ms" in found["lab-allocators.md", "claims"]
+
+
+def test_a_claim_is_judged_by_the_nearest_engine_that_has_its_figures(folder: Path) -> None:
+    """With CuPy nothing is known of single calls and of the small card, and on no card of calls of
+    the driver: those are counted on the simulated GPU."""
+    lacking = {"cupy": {"pair", "memory_calls"}, "native": {"memory_calls"}}
+    for engine, left_out in lacking.items():
+        report = as_of_a_card(SIMULATED[0])
+        for row in report.rows:
+            row.arm = row.arm.replace("native", engine)
+            for name in left_out:
+                row.values.pop(name, None)
+        if engine == "cupy":
+            report.rows = [row for row in report.rows if row.workload != "memory_limited"]
+        save(report, folder / f"lab_allocators_{engine}_h200.json")
+    reports = [*lab_figures.allocators(folder), lab_figures.simulated(folder, "lab_allocators")]
+    lines = lab_figures.claim_lines(reports, ALLOCATOR_CLAIMS)
+    of = {text: source for text, _, _, source, _ in lines}
+    assert of["allocation is 2 % of the time"] == of["fused kernels gain 23 %"] == "`cupy`"
+    assert of["a pool's allocation takes microseconds"] == "`native`"
+    assert of["on that card async holds the 1 GB that is in use on average"] == "`native`"
+    assert of["the pool makes no GPU memory call in the steady state"] == "simulated"
+    assert "not measured" not in {figures for _, _, figures, _, _ in lines}
+    verdicts = lab_figures.sections(folder)["claims.md", "allocators"]
+    assert "`cupy`: **NVIDIA H200**" in verdicts and "`native`: **NVIDIA H200**" in verdicts
+    assert "| confirmed | calls for memory in the steady rounds of 7 workloads" in verdicts
+
+
+def test_a_claim_that_the_nearest_engine_leaves_open_is_not_left_to_another(folder: Path) -> None:
+    for engine, times in {"cupy": [1.0, 9.0, 1.0, 9.0, 5.0], "native": [1.0] * 5}.items():
+        report = as_of_a_card(SIMULATED[0])
+        for row in report.rows:
+            row.arm = row.arm.replace("native", engine)
+            if "time" in row.values:
+                row.values["time"] = times
+        save(report, folder / f"lab_allocators_{engine}_h200.json")
+    lines = lab_figures.claim_lines(lab_figures.allocators(folder), ALLOCATOR_CLAIMS)
+    (line,) = (line for line in lines if line[0] == "the three are level with 32 streams")
+    assert line[1] == "cannot be said here" and line[3] == "`cupy`"
+
+
+def test_a_figure_stands_with_its_spread_or_says_how_it_ended() -> None:
+    report = as_of_a_card(SIMULATED[0])
+    time = report.row("simple", "pool", "native")
+    failed = report.row("churn", "async", "native")
+    mutex = report.row("simple", "direct", "native mutex")
+    assert time is not None and failed is not None and mutex is not None
+    time.values["time"] = [90.0, 95.0, 100.0, 105.0, 110.0]
+    failed.values, failed.outcome = {}, "out of memory"
+    mutex.values["over_in_use"] = [2.5] * 5
+    table = lab_tables.allocator_table(report).splitlines()
+    (line,) = (line for line in table if line.startswith("| `simple` | time"))
+    assert line.startswith("| `simple` | time | 100 ms ± 8.0 % | ")
+    time_of, held_of = (line for line in table if line.startswith("| `churn`"))
+    assert "out of memory" in time_of and "out of memory" not in held_of
+    assert any(line.startswith("| `simple`, mutex |") and " 2.50" in line for line in table)
+    heads = {line.split(" |")[0] for line in table}
+    assert {"| `fused`", "| `unfused`", "| `wait_events`", "| size: right"} <= heads
+
+
+def missed(report: Report) -> set[lab_reasons.Row]:
+    places = {"allocators": allocator_places, "fragmentation": fragmentation_places}
+    return {
+        (report.experiment, each.workload, each.arm, each.quantity)
+        for each in places[report.experiment](report)
+        if each.mark == "missed"
+    }
+
+
+def test_reasons_are_given_of_missed_rows_alone() -> None:
+    simulated = [load(programs.RESULTS / f"{name}.json") for name in SIMULATED]
+    assert lab_reasons.SIMULATED.keys() <= set().union(*map(missed, simulated))
+    assert all(each.strip() and "|" not in each for each in lab_reasons.SIMULATED.values())
+    names = (*lab_figures.ALLOCATORS, lab_figures.FRAGMENTATION)
+    of_card = [lab_figures.on_card(programs.RESULTS, name) for name in names]
+    rows = [missed(report) for report in of_card if report is not None]
+    assert lab_reasons.ON_CARD.keys() <= set().union(*rows)
+
+
+def test_a_missed_row_has_its_reason_or_is_called_unknown() -> None:
+    report = load(programs.RESULTS / f"{SIMULATED[0]}.json")
+    places = [Place(*row[1:], "missed", "why") for row in lab_reasons.SIMULATED]
+    places.append(Place("churn", "native", "over_in_use", "missed", "why"))
+    *known, unknown = lab_tables.goal_table(report, places).splitlines()[-len(places) :]
+    for line, text in zip(known, lab_reasons.SIMULATED.values(), strict=True):
+        assert line.endswith(f"| **missed** | why | {text} |")
+    assert unknown.endswith("| not known yet |")
+    on_card = lab_tables.goal_table(as_of_a_card(SIMULATED[0]), places)
+    assert on_card.count("not known yet") == len(places)  # another card, another reason
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ import machine
 import pytest
 from lab.runs import report
 from lab_advice import Followed, follow, wanted
-from lab_replay import Held, Result
+from lab_replay import Held, Replayed, Result
 from lab_runs import FailedError, Found, Runner
 from msgspec import structs
 
 from vramkit.lab.advise.advising import Advised
 from vramkit.lab.advise.observed import Observed
 from vramkit.lab.advise.rules import Advice, Card, Prediction
-from vramkit.lab.result import Row, load, save
+from vramkit.lab.result import Quantity, Row, load, save
 
 MACHINE = machine.Machine("a processor", 2, "Linux", "", "", "3.11", "", "")
 GIB = 1 << 30
@@ -61,13 +61,27 @@ def test_a_replay_is_compared_with_the_real_run() -> None:
     assert "not met" in slow and "none of these figures says anything" in slow
 
 
+def test_a_subject_without_a_real_run_stands_below_with_what_it_would_hold() -> None:
+    held = [Held("native", "torch", 10**9, 104 * 10**7)]
+    on_all = {
+        "torch": Replayed("measured", 104 * 10**7),
+        "rmm_pool": Replayed("measured", 3 * 10**9),
+        "arena": Replayed("out of memory"),
+    }
+    said = lab_replay.table(Result(MACHINE, False, held, on_all=on_all))
+    assert said.count("| `torch` |") == 1
+    assert "| `rmm_pool` | - | 3.00 | |" in said and "| `arena` | - | out of memory | |" in said
+    assert "replayed on: torch (measured), rmm_pool (measured), arena (out of memory)." in said
+
+
 WHOLE = Result(
     MACHINE,
     False,
     [Held("native", "torch", 100, 104)],
     [0.01] * 5,
     {"snapshot": True, "recording": True},
-    {"pool": "measured", "rmm_pool": "timed out"},
+    on_all={"pool": Replayed("measured", 100), "rmm_pool": Replayed("out of memory")},
+    outcomes={"pool": "measured", "rmm_pool": "timed out"},
 )
 
 
@@ -81,6 +95,8 @@ WHOLE = Result(
         {"round_trip": {"snapshot": True, "recording": False}},
         {"outcomes": {}},
         {"outcomes": {"pool": "measured", "torch": "not run"}},
+        {"on_all": {}},
+        {"on_all": {"pool": Replayed("measured", 100), "torch": Replayed("not run")}},
         {"errors": ["why"]},
     ],
 )
@@ -103,10 +119,15 @@ class Replays(Fake):
         goes_on = "--continue" in options
         path = Path(options["--continue" if goes_on else "--output"])
         subjects = options.get("--subjects", "pool,direct").split(",")
-        found = load(path) if goes_on else report(rows=[Row("t", each) for each in subjects])
+        rows = [Row("t", each) for each in subjects]
+        quantities = {"held": Quantity("held", "bytes")}
+        found = load(path) if goes_on else report(rows=rows, quantities=quantities)
+        if goes_on and subjects == ["*"]:
+            known = {row.subject for row in found.rows}
+            found.rows += [Row("t", each) for each in ("pool", "direct") if each not in known]
         row = next((row for row in found.rows if row.outcome == "not run"), None)
         if row is not None:
-            row.outcome, row.values = "measured", {"room": [1.0 * GIB]}
+            row.outcome, row.values = "measured", {"held": [1.0 * GIB]}
         save(found, path)
 
 
@@ -119,9 +140,13 @@ def test_a_call_does_what_the_one_before_it_has_left(tmp_path: Path) -> None:
     first.answers |= {name: answers[name] for name in ("recorded_0", "recorded_1")}
     result = lab_replay.measure(first)
     assert not result.complete and len(result.slowdown) == 2
-    (words,) = first.words
+    words, on_all = first.words
     assert words[words.index("--subjects") + 1] == "torch,torch_expandable,pool"
     assert "--output" in words and "--continue" not in words
+    assert on_all[on_all.index("--subjects") + 1] == "*" and "--continue" in on_all
+    assert result.on_all.keys() == {"torch", "torch_expandable", "pool", "direct"}
+    assert result.on_all["torch"] == Replayed("measured", GIB)
+    assert result.on_all["direct"] == Replayed("not run")
 
     again = Replays(tmp_path, **answers)
     result = lab_replay.measure(again)
@@ -129,10 +154,12 @@ def test_a_call_does_what_the_one_before_it_has_left(tmp_path: Path) -> None:
     assert not {"real_native", "plain_1", "recorded_1"} & set(again.asked)
     assert {"plain_2", "recorded_4"} <= set(again.asked)
     assert len(result.slowdown) == 5 and all(held.real for held in result.held)
-    replayed, recorded = again.words
+    replayed, recorded, on_all = again.words
     assert "--continue" in replayed and "--output" not in replayed
     assert "--output" in recorded and "--subjects" not in recorded
     assert result.outcomes == {"pool": "measured", "direct": "not run"}
+    assert on_all[-2:] == [on_all[on_all.index("--continue")], str(tmp_path / "replayed.json")]
+    assert {each.outcome for each in result.on_all.values()} == {"measured"}
 
 
 def test_a_result_is_of_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

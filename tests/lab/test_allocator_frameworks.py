@@ -20,6 +20,7 @@ from vramkit.lab.allocators.engine import GROUPS, Engine
 from vramkit.lab.allocators.frameworks import Work, memory_of
 from vramkit.lab.allocators.install import Blocks, Seen, cupy_malloc, in_cupy, in_rmm, seen_by
 from vramkit.lab.allocators.workloads import CHURN, SIMPLE, WORKLOADS
+from vramkit.lab.meeting import Meter
 
 MIB = 1 << 20
 
@@ -142,21 +143,33 @@ def test_a_frameworks_blocks_come_from_the_allocator_and_go_back(driver: Driver)
         assert pool.stats().current_usage == 0
 
 
+class Block:
+    """As CuPy has it: freed with the last reference."""
+
+    device_id = 0
+
+    def __init__(self, address: int, free: Any) -> None:
+        self.ptr, self._free = address, free
+
+    def __del__(self) -> None:
+        self._free(self.ptr, 0)
+
+
 @pytest.mark.sim(data=False)
 def test_cupy_gets_an_allocator_by_its_own_way_or_by_functions(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = driver.device(0)
     current = ["before"]
-    functions: list[Any] = []
 
     def by_functions(malloc: Any, free: Any) -> SimpleNamespace:
-        functions.extend([malloc, free])
-        return SimpleNamespace(malloc=lambda size: malloc(size, 0))
+        return SimpleNamespace(malloc=lambda size: Block(malloc(size, 0), free))
 
     with device.stream() as stream, Pool(device=device, background=False) as pool:
         cuda = SimpleNamespace(
             PythonFunctionAllocator=by_functions,
+            UnownedMemory=lambda ptr, size, owner, device: SimpleNamespace(ptr=ptr, owner=owner),
+            MemoryPointer=lambda memory, offset: SimpleNamespace(ptr=memory.ptr, memory=memory),
             get_current_stream=lambda: SimpleNamespace(ptr=stream.handle),
             get_allocator=lambda: current[0],
             set_allocator=lambda allocator: current.__setitem__(0, allocator),
@@ -166,12 +179,16 @@ def test_cupy_gets_an_allocator_by_its_own_way_or_by_functions(
         assert cupy_malloc(cupy, own, device) == "its own"  # type: ignore[arg-type, comparison-overlap]
 
         monkeypatch.setattr("vramkit.lab.allocators.install.import_module", lambda name: cupy)
-        seen = []
-        with in_cupy(Plain(pool, native=False), device, seen_by(lambda: seen.append(1))):
-            address = current[0](4096)  # type: ignore[operator]
-            assert pool.stats().current_usage == 4096
-            functions[1](address, 0)
-        assert seen == [1]
+        seen: list[tuple[int, int]] = []
+
+        def see(change: int) -> None:
+            seen.append((change, pool.stats().current_usage))
+
+        with in_cupy(Plain(pool, native=False), device, seen_by(cupy, see)):
+            block = current[0](4096)  # type: ignore[operator]
+            assert seen == [(4096, 4096)] and block.ptr > 0
+            del block
+            assert seen[1:] == [(-4096, 0)]
         assert current == ["before"]
         assert pool.stats().current_usage == 0
 
@@ -195,14 +212,18 @@ def test_rmm_gets_an_allocator_and_what_follows_an_allocation_is_called(
     )
     with device.stream() as stream, Pool(device=device, background=False) as pool:
         foreign = SimpleNamespace(__cuda_stream__=lambda: (0, stream.handle))
-        held: list[int] = []
-        for seen in (None, lambda: held.append(pool.stats().current_usage)):
-            with in_rmm(Plain(pool, native=False), device, seen):
+        seen: list[tuple[int, int]] = []
+
+        def see(change: int) -> None:
+            seen.append((change, pool.stats().current_usage))
+
+        for each in (None, see):
+            with in_rmm(Plain(pool, native=False), device, each):
                 address = current[0].allocate(4096, foreign)
                 assert pool.stats().current_usage == 4096
                 current[0].deallocate(address, 4096, foreign)
             assert current == ["before"] and pool.stats().current_usage == 0
-        assert held == [4096]
+        assert seen == [(4096, 4096), (-4096, 0)]
 
 
 class Holding:
@@ -218,11 +239,11 @@ class Holding:
 
 
 def read_along(monkeypatch: pytest.MonkeyPatch, *held: int | None) -> dict[str, float]:
-    """An allocation each 100 ns, and each time another 10 bytes."""
+    """Each 100 ns 20 bytes are allocated, 10 more, and 20 freed."""
 
     def steps(engine: Engine, columns: list[int]) -> Iterator[None]:
-        for _ in range(3):
-            looks[0]()
+        for change in (20, 10, -20):
+            looks[0](change)
             yield
 
     @contextmanager
@@ -243,10 +264,36 @@ def test_what_an_allocator_holds_is_averaged_from_before_the_first_allocation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # 100 ns each of 50, 10, 70 and 30 bytes: what it took ahead counts from the start.
-    assert read_along(monkeypatch, 50, 10, 70, 30, 30) == {"peak_held": 70, "average_held": 40}
+    assert read_along(monkeypatch, 50, 10, 70, 30, 30) == {
+        "peak_in_use": 30,
+        "peak_held": 70,
+        "average_held": 40,
+        "over_in_use": 70 / 30,
+    }
 
 
 def test_an_allocator_that_does_not_tell_what_it_holds_has_no_such_figures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert read_along(monkeypatch, None) == {}
+    assert read_along(monkeypatch, None) == {"peak_in_use": 30}
+
+
+def test_a_block_that_goes_while_memory_is_read_is_noted() -> None:
+    """As one that the garbage collector frees just then."""
+    going = [-30]
+
+    def held() -> int:
+        if going:
+            meter.note(0.0, going.pop())
+        return 50
+
+    meter = Meter(held)
+
+    def read() -> None:
+        meter.note(0.0, 40)
+        meter.note(0.0, 10)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive() and meter.peak_in_use == 40

@@ -13,6 +13,7 @@ from tests.lab.support import Plain
 from vramkit import Pool
 from vramkit.driver import Device, Driver
 from vramkit.lab.allocators.native import measure_native
+from vramkit.lab.allocators.workloads import WORKLOADS
 from vramkit.lab.catalog import EXPERIMENTS
 from vramkit.lab.document import document
 from vramkit.lab.experiment import Lab, Unmeasured, chosen_cases
@@ -56,6 +57,12 @@ def test_allocators_end_to_end() -> None:
     parts = middle["allocation"] + middle["launch"] + middle["wait"]
     assert 0 < parts <= middle["time"] * 1.001
     assert middle["over_in_use"] == 1
+    # Of an item two sums and what is kept, and for that a mask, counts and offsets. The first
+    # round, and the columns that stay, are not among them.
+    workload = WORKLOADS["simple"]
+    assert middle["memory_calls"] == 2 * workload.workers * workload.items * 6
+    pooled = found.row("simple", "fixed_pool", "native")
+    assert pooled is not None and pooled.values["memory_calls"] == [0, 0]
     mutex = found.row("simple", "direct", "native mutex")
     assert mutex is not None and mutex.values["wait"][0] > middle["wait"]
 

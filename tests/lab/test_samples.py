@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramkit.lab.samples import FEWEST, NOISE, Spread, compare
+from vramkit.lab.samples import FEWEST, NOISE, Range, Spread, compare, middle, ratio
 
 # Whole numbers, zeros and repeats included: what counts and clocks give.
 VALUE = st.one_of(st.integers(0, 5).map(float), st.floats(0, 1e12, allow_subnormal=False))
@@ -100,3 +100,19 @@ def test_zeros() -> None:
 def test_no_values_are_an_error() -> None:
     with pytest.raises(ValueError, match="no values"):
         compare([], [1.0])
+
+
+def test_a_ratio_has_the_ends_of_the_difference() -> None:
+    here, there = [9.0, 10.0, 11.0, 12.0, 13.0], [90.0, 100.0, 110.0, 120.0, 130.0]
+    found, difference = ratio(here, there), compare(here, there)
+    ends = difference.relative, difference.least, difference.most
+    assert (found.median, found.least, found.most) == pytest.approx([1 + each for each in ends])
+    assert found.least < found.median < found.most
+    assert ratio([1.0], [0.0]).median == math.inf and ratio([0.0], [0.0]).median == 1.0
+
+
+def test_the_middle_of_several_has_the_middle_of_their_ends() -> None:
+    ranges = [Range(2.0, 1.0, 9.0), Range(3.0, 2.5, 4.0), Range(1.0, 0.5, 1.5)]
+    assert middle(ranges) == Range(2.0, 1.0, 4.0)
+    with pytest.raises(ValueError, match="no ranges"):
+        middle([])

@@ -9,7 +9,7 @@ from typing import Literal
 from vramkit.lab.experiment import Finding
 from vramkit.lab.ranking import percent
 from vramkit.lab.result import Report
-from vramkit.lab.samples import FEWEST, Spread, compare
+from vramkit.lab.samples import FEWEST, Range, Spread, compare
 from vramkit.report.blocks import Table
 
 Verdict = Literal["confirmed", "in part", "not confirmed", "cannot be said here"]
@@ -72,6 +72,24 @@ def settled(text: str, figures: str, verdict: Verdict, rule: str) -> Claim:
 
 
 NOT_MEASURED = Judged("cannot be said here", "not measured")
+
+
+WITHIN_RULE = "with the whole spread"
+
+
+def judge_range(figure: Range, least: float, most: float) -> Verdict:
+    """Whether it lies between the two with its whole spread, or outside of them with it."""
+    if least <= figure.least and figure.most <= most:
+        return "confirmed"
+    if figure.most < least or most < figure.least:
+        return "not confirmed"
+    return "cannot be said here"
+
+
+def range_text(figure: Range, shown: Callable[[float], str]) -> str:
+    """ "2.0 % (1.9 % to 2.2 %)"; the ends only where they read differently."""
+    texts = [shown(each) for each in (figure.median, figure.least, figure.most)]
+    return texts[0] if len(set(texts)) == 1 else f"{texts[0]} ({texts[1]} to {texts[2]})"
 
 
 def judge_gain(

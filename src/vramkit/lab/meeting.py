@@ -131,7 +131,8 @@ class Meter:
         self._held = held
         self._every = every
         self._changes = 0
-        self._lock = threading.Lock()
+        # A block that the garbage collector frees is noted by whoever has the lock just then.
+        self._lock = threading.RLock()
         self._in_use = 0
         self.peak_in_use = 0
         self._peak = 0

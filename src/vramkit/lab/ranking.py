@@ -64,6 +64,13 @@ def percent(relative: float, *, sign: bool = False) -> str:
     return f"{relative * 100:{'+' if sign else ''}.{digits}f} %"
 
 
+def difference_text(difference: Difference) -> str:
+    """ "5.0 % (4.1 % to 6.2 %)"."""
+    ends = percent(difference.least), percent(difference.most)
+    text = percent(difference.relative)
+    return text if {text} == set(ends) else f"{text} ({ends[0]} to {ends[1]})"
+
+
 def ranking_text(ranking: Ranking, what: str) -> str:
     """`what`: "is fastest", or whatever is said of the first one."""
     if ranking.level:
@@ -77,8 +84,7 @@ def ranking_text(ranking: Ranking, what: str) -> str:
     if not ranking.behind:
         return f"only `{ranking.first}` was measured"
     following, difference = next(iter(ranking.behind.items()))
-    least, most = sorted((difference.least, difference.most))
     return (
-        f"`{ranking.first}` {what}; `{following}`, the next, is {percent(difference.relative)} "
-        f"above it ({percent(least)} to {percent(most)})"
+        f"`{ranking.first}` {what}; `{following}`, the next, is above it by "
+        f"{difference_text(difference)}"
     )

@@ -81,6 +81,43 @@ def compare(values: Sequence[float], other: Sequence[float]) -> Difference:
     )
 
 
+class Range(msgspec.Struct, frozen=True):
+    """A figure, and how far it may be from that by what repetitions scatter."""
+
+    median: float
+    least: float
+    most: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Range:
+        """From p10 to p90. Raises ValueError without values."""
+        spread = Spread.of(values)
+        return Range(spread.median, spread.p10, spread.p90)
+
+    def times(self, factor: float) -> Range:
+        return Range(self.median * factor, self.least * factor, self.most * factor)
+
+
+def ratio(values: Sequence[float], other: Sequence[float]) -> Range:
+    """Of two figures, with the ends of a Difference; inf: over zero. Raises ValueError without
+    values."""
+    here, there = Spread.of(values), Spread.of(other)
+    return Range(
+        _over(here.median, there.median), _over(here.p10, there.p90), _over(here.p90, there.p10)
+    )
+
+
+def middle(ranges: Sequence[Range]) -> Range:
+    """Of several the median, and those of their ends. Raises ValueError without any."""
+    if not ranges:
+        raise ValueError("no ranges")
+    return Range(
+        statistics.median(each.median for each in ranges),
+        statistics.median(each.least for each in ranges),
+        statistics.median(each.most for each in ranges),
+    )
+
+
 def _decile(ordered: Sequence[float], number: int) -> float:
     """Between the two nearest values; never rounded beyond them, as statistics.quantiles() is."""
     below, tenths = divmod((len(ordered) - 1) * number, 10)
@@ -89,9 +126,13 @@ def _decile(ordered: Sequence[float], number: int) -> float:
 
 
 def _part(value: float, other: float) -> float:
+    return _over(value, other) - 1
+
+
+def _over(value: float, other: float) -> float:
     if other:
-        return value / other - 1
-    return math.inf if value else 0.0
+        return value / other
+    return math.inf if value else 1.0
 
 
 def _exact(*samples: Sequence[float]) -> bool:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vramkit.lab.allocators.array_engine import ArrayEngine, Arrays
+from vramkit.lab.allocators.install import owned_by
 from vramkit.lab.allocators.stopwatch import Part, Stopwatch
 
 if TYPE_CHECKING:
@@ -47,17 +48,11 @@ class Split:
 
     def clocked(self, malloc: Malloc) -> Malloc:
         """The same memory, with a clock around each call that takes or gives back a block."""
-        cuda = self._cupy.cuda
 
         def clocked_malloc(size: int) -> Any:
             with self.stopwatch.during("allocation"):
                 pointer = malloc(size)
-            if not pointer.ptr:
-                return pointer
-            owner = _Block(self, pointer)
-            return cuda.MemoryPointer(
-                cuda.UnownedMemory(pointer.ptr, size, owner, pointer.device_id), 0
-            )
+            return owned_by(self._cupy, _Block(self, pointer), pointer, size)
 
         return clocked_malloc
 

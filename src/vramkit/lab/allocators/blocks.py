@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from vramkit.lab.allocators.cases import all_cases
 from vramkit.lab.allocators.claims import CLAIMS
-from vramkit.lab.allocators.experiment import ENGINES, arm_of
+from vramkit.lab.allocators.experiment import ENGINES
+from vramkit.lab.allocators.goals import places
 from vramkit.lab.allocators.memory_limited import NAME as MEMORY_LIMITED
 from vramkit.lab.allocators.memory_limited import SIZINGS
 from vramkit.lab.allocators.shares import kernels_text, shares
 from vramkit.lab.allocators.workloads import WORKLOADS
 from vramkit.lab.claims import claim_table
+from vramkit.lab.goals import RULE, goal_table
 from vramkit.lab.ranking import measured, medians
 from vramkit.lab.result import Report
+from vramkit.lab.samples import Range
 from vramkit.lab.tables import rows_of, subject_bars, subject_table
 from vramkit.report.blocks import Block, Table, Text
 from vramkit.report.units import Unit, bytes_text, value_text
 
-FIGURES = ("time", "pair", "first", "peak_held", "average_held")
+FIGURES = ("time", "pair", "first", "peak_held", "average_held", "over_in_use")
+COUNTED = "memory_calls"
+"""On the simulated GPU alone."""
 LIMITED = ("time", "peak_held", "average_held", "over_in_use")
 PARTS = ("allocation", "launch", "wait")
 SPLIT = (
@@ -31,7 +37,10 @@ SPLIT = (
 
 
 def blocks(report: Report) -> list[Block]:
-    found: list[Block] = [claim_table(report, CLAIMS), Text(SPLIT)]
+    found: list[Block] = [claim_table(report, CLAIMS)]
+    if goals := places(report):
+        found += [goal_table(report, goals), Text(RULE)]
+    found.append(Text(SPLIT))
     cases = [case for case in all_cases() if rows_of(report, *case)]
     for engine in ENGINES:
         here = [case for case in cases if case[1].split(" ")[0] == engine]
@@ -39,7 +48,8 @@ def blocks(report: Report) -> list[Block]:
             found.append(subject_bars(report, here, "time", f"Time, {engine} engine"))
     for workload, arm in cases:
         title = f"{WORKLOADS[workload].title}: {workload}, {arm}{_in_use(report, workload, arm)}"
-        found.append(subject_table(report, workload, arm, FIGURES, title))
+        columns = [*FIGURES, COUNTED] if measured(report, workload, arm, COUNTED) else FIGURES
+        found.append(subject_table(report, workload, arm, columns, title))
         split = split_table(report, workload, arm)
         if split.rows:
             found.append(split)
@@ -53,15 +63,6 @@ def blocks(report: Report) -> list[Block]:
     return found
 
 
-def all_cases() -> list[tuple[str, str]]:
-    return [
-        (workload.name, arm_of(arm, engine))
-        for engine in ENGINES
-        for workload in WORKLOADS.values()
-        for arm in workload.arms
-    ]
-
-
 def _in_use(report: Report, workload: str, arm: str) -> str:
     peaks = medians(measured(report, workload, arm, "peak_in_use")).values()
     return f"; {bytes_text(round(max(peaks)))} in use at the peak" if peaks else ""
@@ -69,14 +70,15 @@ def _in_use(report: Report, workload: str, arm: str) -> str:
 
 def split_table(report: Report, workload: str, arm: str) -> Table:
     """Parts of the time, by subject."""
-    parts: list[tuple[dict[str, float], Unit]] = [
+    parts: list[tuple[dict[str, Range], Unit]] = [
         (shares(report, workload, arm, name), "share") for name in PARTS
     ]
     parts.append((shares(report, workload, arm, "kernels"), "ratio"))
     lines = []
     for row in rows_of(report, workload, arm):
         texts = [
-            value_text(of[row.subject], unit) if row.subject in of else "" for of, unit in parts
+            value_text(of[row.subject].median, unit) if row.subject in of else ""
+            for of, unit in parts
         ]
         if any(texts):
             lines.append([row.subject, *texts])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from vramkit.lab.allocators.judges import (
     ALL,
     a_call_takes_microseconds,
+    a_pool_makes_no_call,
     a_pool_needs_the_peak,
     all_within,
     arena_is_mostly_first,
@@ -33,6 +34,11 @@ CLAIMS = (
     ),
     Claim("a pool's allocation takes microseconds", of_all(a_call_takes_microseconds, ALL)),
     Claim(
+        "the pool makes no GPU memory call in the steady state",
+        of_all(a_pool_makes_no_call, ALL),
+        of_times=False,
+    ),
+    Claim(
         "pool, async and arena differ by less than 5 %", of_all(all_within(0.05), ALL, each=True)
     ),
     Claim(
@@ -47,6 +53,7 @@ CLAIMS = (
         "arena is 7.6 % faster than async with extreme sizes",
         gain_between("extreme_sizes", ARENA, ASYNC, 0.076),
     ),
+    Claim("pool and async are level with interleaved streams", level("interleaved", (POOL, ASYNC))),
     Claim("the three are level with 32 streams", level("concurrent")),
     Claim("async is 1.8 % faster in fast churn", gain_between("churn", ASYNC, POOL, 0.018)),
     Claim(

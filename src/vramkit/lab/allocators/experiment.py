@@ -40,6 +40,7 @@ QUANTITIES = {
     "peak_held": Quantity("peak held", "bytes"),
     "average_held": Quantity("mean held", "bytes"),
     "over_in_use": Quantity("held / in use", "ratio"),
+    "memory_calls": Quantity("calls for memory", "count"),
     "checksum": Quantity("sum of all results", "count", "neither"),
 }
 SETTINGS = (

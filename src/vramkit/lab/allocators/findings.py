@@ -10,25 +10,35 @@ from vramkit.lab.allocators.memory_limited import NAME as MEMORY_LIMITED
 from vramkit.lab.allocators.memory_limited import SIZINGS
 from vramkit.lab.allocators.shares import SPLIT_ENGINES, kernels_text, shares
 from vramkit.lab.allocators.workloads import DYNAMIC, PREDICTABLE
-from vramkit.lab.claims import claim_summary, without_repeated_rules
+from vramkit.lab.claims import claim_summary, range_text, without_repeated_rules
 from vramkit.lab.experiment import Finding
-from vramkit.lab.ranking import Ranking, listed, measured, medians, percent, rank, ranking_text
+from vramkit.lab.ranking import (
+    Ranking,
+    difference_text,
+    listed,
+    measured,
+    medians,
+    percent,
+    rank,
+    ranking_text,
+)
 from vramkit.lab.result import Report
-from vramkit.lab.samples import compare
+from vramkit.lab.samples import Range, compare, middle
 from vramkit.lab.subjects import SUBJECTS
 from vramkit.report.units import bytes_text
 
 OURS = "pool"
 SHARE_RULE = (
     "host time in calls of the allocator over the time of the workload, as the mean of its "
-    "threads; medians of all repetitions"
+    "threads; medians of all repetitions, and percentiles 10 to 90"
 )
 RANK_RULE = (
     "a difference is one where the percentiles 10 to 90 do not overlap, the medians are more than "
     "1 % apart, and there are at least 5 repetitions"
 )
 ADVICE_RULE = (
-    "the share that allocation takes in the workloads, with the subject for which it is least"
+    "the share that allocation takes in the workloads, at most with the spread; another gain is "
+    "named where it is a difference and its near end is larger"
 )
 LITTLE = 0.02
 """Share of the time below which no allocator is worth a change."""
@@ -66,7 +76,7 @@ def ranked_cases(*engines: str) -> list[tuple[str, str]]:
     ]
 
 
-def allocation_shares(report: Report, subject: str) -> dict[tuple[str, str], float]:
+def allocation_shares(report: Report, subject: str) -> dict[tuple[str, str], Range]:
     """Part of the time of each case that the subject's calls take, with the first engine that has
     such figures."""
     for engine in SPLIT_ENGINES:
@@ -92,11 +102,11 @@ def _share(report: Report) -> Finding:
             f"What share of the time allocation is cannot be said: `{OURS}` has no figures.",
             SHARE_RULE,
         )
-    largest = max(found, key=lambda case: found[case])
+    largest = max(found, key=lambda case: found[case].median)
     words = (
-        f"{percent(median(found.values()))} of the time with `{OURS}`, in the middle of "
-        f"{len(found)} workloads with {kernels_text([arm for _, arm in found])}, and at most "
-        f"{percent(found[largest])}, in {case_text(largest)}"
+        f"{range_text(middle(list(found.values())), percent)} of the time with `{OURS}`, in the "
+        f"middle of {len(found)} workloads with {kernels_text([arm for _, arm in found])}, and at "
+        f"most {range_text(found[largest], percent)}, in {case_text(largest)}"
     )
     if report.simulated is not None:
         words = (
@@ -157,26 +167,31 @@ def _advice(report: Report) -> list[Finding]:
             )
         ]
     if behind:
-        case = behind[0]
+        case = max(behind, key=lambda case: rankings[case].behind[OURS].relative)
+        faster = [rankings[case].first, *rankings[case].level]
         return [
             Finding(
                 "note",
-                f"In {len(behind)} of {len(rankings)} workloads `{OURS}` is behind: in "
-                f"{case_text(case)} by {percent(rankings[case].behind[OURS].relative)}. For a "
-                f"program like that, `{rankings[case].first}` is faster.",
+                f"In {len(behind)} of {len(rankings)} workloads `{OURS}` is behind: at most in "
+                f"{case_text(case)}, by {difference_text(rankings[case].behind[OURS])}. For a "
+                f"program like that, {listed(faster)} {'are' if len(faster) > 1 else 'is'} faster.",
                 RANK_RULE,
             )
         ]
     words = f"`{OURS}` is first, or not behind beyond the spread, in all {len(rankings)} workloads."
-    most = max(allocation.values())
+    most = max(share.most for share in allocation.values())
     if most <= LITTLE:
         words += f" Allocation takes at most {percent(most)} of the time; faster calls save no more"
-        more = [f"{words} {percent(gain)}" for words, gain in _other_gains(report) if gain > most]
+        more = [
+            f"{words} {range_text(gain, percent)}"
+            for words, gain in _other_gains(report)
+            if gain.least > most
+        ]
         words += f", where {' and '.join(more)}." if more else "."
     return [Finding("good", words, ADVICE_RULE)] if rankings else []
 
 
-def _other_gains(report: Report) -> list[tuple[str, float]]:
+def _other_gains(report: Report) -> list[tuple[str, Range]]:
     """What something else than the allocator saves of the time with ours, beyond the spread."""
     found = []
     for words, faster, slower in (
@@ -191,7 +206,8 @@ def _other_gains(report: Report) -> list[tuple[str, float]]:
             if quick and slow:
                 difference = compare(quick, slow)
                 if difference.verdict == "lower":
-                    found.append((words, -difference.relative))
+                    gain = Range(-difference.relative, -difference.most, -difference.least)
+                    found.append((words, gain))
                 break
     return found
 

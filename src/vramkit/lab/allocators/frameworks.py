@@ -75,16 +75,19 @@ def _split(
 def memory_of(
     work: Work, allocator: Allocator, inside: Callable[[Seen], AbstractContextManager[None]]
 ) -> dict[str, float]:
-    """What the allocator holds while the work has its memory from it, read after each allocation:
-    `inside` takes what is to be called then."""
+    """What is in use, and what the allocator holds, while the work has its memory from it: read
+    after each allocation and each free, which call what `inside` takes."""
     meter, clock = Meter(allocator.held), SteadyClock()
     meter.begin(clock.now())
-    with inside(lambda: meter.note(clock.now(), 0)):
+    with inside(lambda change: meter.note(clock.now(), change)):
         work.time()
         peak, average, _ = meter.finish(clock.now())
-    if peak is None or average is None:
-        return {}
-    return {"peak_held": float(peak), "average_held": average}
+    values = {"peak_in_use": float(meter.peak_in_use)}
+    if peak is not None and average is not None:
+        values |= {"peak_held": float(peak), "average_held": average}
+        if meter.peak_in_use:
+            values["over_in_use"] = peak / meter.peak_in_use
+    return values
 
 
 def _maker(engine: str, lab: Lab) -> Callable[[], Worker]:
@@ -112,7 +115,7 @@ def _inside(
     engine: str, allocator: Allocator, lab: Lab, seen: Seen | None
 ) -> AbstractContextManager[None]:
     if engine == "cupy":
-        around = None if seen is None else seen_by(seen)
+        around = None if seen is None else seen_by(import_module("cupy"), seen)
         return _guarded(engine, in_cupy(allocator, lab.device, around), lab)
     return _guarded(engine, in_rmm(allocator, lab.device, seen), lab)
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from vramkit.lab.subjects.subject import Allocator
 
 Malloc = Callable[[int], Any]
-Seen = Callable[[], None]
-"""Called after each allocation."""
+Seen = Callable[[int], None]
+"""Called after each allocation with its bytes, and after each free with minus those."""
 
 
 @contextmanager
@@ -39,18 +39,39 @@ def in_cupy(
         yield
 
 
-def seen_by(seen: Seen) -> Callable[[Malloc], Malloc]:
-    """For in_cupy(): `seen` is called after each allocation."""
+def seen_by(cupy: Any, seen: Seen) -> Callable[[Malloc], Malloc]:
+    """For in_cupy(): `seen` is called after each allocation and each free."""
 
     def around(malloc: Malloc) -> Malloc:
         def noted(size: int) -> Any:
             memory = malloc(size)
-            seen()
-            return memory
+            seen(size)
+            return owned_by(cupy, _Seen(memory, size, seen), memory, size)
 
         return noted
 
     return around
+
+
+class _Seen:
+    """Keeps a block; whoever drops the last reference to it frees the block."""
+
+    __slots__ = ("_memory", "_seen", "_size")
+
+    def __init__(self, memory: Any, size: int, seen: Seen) -> None:
+        self._memory, self._size, self._seen = memory, size, seen
+
+    def __del__(self) -> None:
+        self._memory = None
+        self._seen(-self._size)
+
+
+def owned_by(cupy: Any, owner: object, memory: Any, size: int) -> Any:
+    """The same block for CuPy, which keeps `owner` as long as the block lives."""
+    if not memory.ptr:
+        return memory
+    cuda = cupy.cuda
+    return cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, size, owner, memory.device_id), 0)
 
 
 def cupy_malloc(cupy: Any, allocator: Allocator, device: Device) -> Malloc:
@@ -92,10 +113,14 @@ def in_rmm(allocator: Allocator, device: Device, seen: Seen | None = None) -> It
 def _noted(mr: Any, resource: Any, seen: Seen) -> Any:
     def allocate(size: int, stream: Any) -> int:
         address = int(resource.allocate(size, stream))
-        seen()
+        seen(size)
         return address
 
-    return mr.CallbackMemoryResource(allocate, resource.deallocate)
+    def deallocate(address: int, size: int, stream: Any) -> None:
+        resource.deallocate(address, size, stream)
+        seen(-size)
+
+    return mr.CallbackMemoryResource(allocate, deallocate)
 
 
 def rmm_resource(mr: Any, allocator: Allocator, device: Device) -> Any:

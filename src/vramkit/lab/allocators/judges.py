@@ -17,18 +17,25 @@ from vramkit.lab.claims import (
     FACTOR,
     NOT_MEASURED,
     TOO_FEW,
+    WITHIN_RULE,
     Judged,
     Verdict,
     judge_gain,
+    judge_range,
+    range_text,
 )
 from vramkit.lab.ranking import listed, measured, medians, percent, rank
 from vramkit.lab.result import Report
-from vramkit.lab.samples import Difference, Spread, compare
+from vramkit.lab.samples import Difference, Range, Spread, compare, middle, ratio
 from vramkit.lab.stand_ins import ARENA, ASYNC, KINDS, POOL, Kind, one_of
 from vramkit.report.units import bytes_text, time_text
 
 Judge = Callable[[Report], Judged]
 ALL = (*PREDICTABLE, *DYNAMIC)
+CALLS = "memory_calls"
+LEVEL = 0.05
+"""What the study calls no difference: with a wider spread medians that are near prove nothing."""
+NUMBERS = {2: "two", 3: "three"}
 
 
 def _engine(report: Report, workload: str, quantity: str = "time") -> str:
@@ -102,21 +109,22 @@ def share(quantity: str, least: float, most: float, part: float = 1.0) -> Judge:
     workloads."""
 
     def judge(report: Report) -> Judged:
-        found, engines = [], []
+        found: list[Range] = []
+        engines = []
         for workload in ALL:
             engine = _engine(report, workload.name, quantity)
             by_subject = shares(report, workload.name, engine, quantity)
             if (name := one_of(POOL, by_subject)) in by_subject:
-                found.append(part * by_subject[name])
+                found.append(by_subject[name].times(part))
                 engines.append(engine)
         if not found:
             return NOT_MEASURED
-        middle = median(found)
+        usual, each = middle(found), [share.median for share in found]
         return Judged(
-            "confirmed" if least <= middle <= most else "not confirmed",
-            f"{percent(middle)} in the middle of {len(found)} workloads, {percent(min(found))} "
-            f"to {percent(max(found))}, with {kernels_text(engines)}",
-            f"confirmed: {percent(least)} to {percent(most)} in the middle",
+            judge_range(usual, least, most),
+            f"{range_text(usual, percent)} in the middle of {len(found)} workloads, "
+            f"{percent(min(each))} to {percent(max(each))}, with {kernels_text(engines)}",
+            f"confirmed: {percent(least)} to {percent(most)} in the middle, {WITHIN_RULE}",
         )
 
     return judge
@@ -150,23 +158,32 @@ def best_in_predictable(report: Report) -> Judged:
 def fourteen_times(report: Report) -> Judged:
     ratios = {}
     for workload in ALL:
-        times = medians(measured(report, workload.name, _engine(report, workload.name), "time"))
+        times = measured(report, workload.name, _engine(report, workload.name), "time")
         pool = times.get(one_of(POOL, times))
         if pool and "direct" in times:
-            ratios[workload.name] = times["direct"] / pool
+            ratios[workload.name] = ratio(times["direct"], pool)
     if not ratios:
         return NOT_MEASURED
-    most = max(ratios, key=lambda name: ratios[name])
+
+    def shown(times: float) -> str:
+        return f"{times:.1f} times"
+
+    most = max(ratios, key=lambda name: ratios[name].median)
+    usual, least = middle(list(ratios.values())), 14 / FACTOR
     figures = (
-        f"cuMemAlloc for each block takes {median(ratios.values()):.1f} times as long in the "
-        f"middle of {len(ratios)} workloads, at most {ratios[most]:.1f} times, in {most}"
+        f"cuMemAlloc for each block takes {range_text(usual, shown)} as long in the middle of "
+        f"{len(ratios)} workloads, at most {range_text(ratios[most], shown)}, in {most}"
     )
-    verdict: Verdict = "not confirmed"
-    if 14 / FACTOR <= median(ratios.values()) <= 14 * FACTOR:
-        verdict = "confirmed"
-    elif ratios[most] >= 14 / FACTOR:
-        verdict = "in part"
-    rule = "confirmed: between 7 and 28 times in the middle; in part: at least 7 times somewhere"
+    verdict = judge_range(usual, least, 14 * FACTOR)
+    if verdict == "not confirmed":
+        if any(each.least >= least for each in ratios.values()):
+            verdict = "in part"
+        elif any(each.most >= least for each in ratios.values()):
+            verdict = "cannot be said here"
+    rule = (
+        "confirmed: between 7 and 28 times in the middle; in part: at least 7 times somewhere; "
+        f"each {WITHIN_RULE}"
+    )
     return Judged(verdict, figures, rule)
 
 
@@ -180,7 +197,7 @@ def async_gains_at_most(part: float) -> Judge:
     """Over the pool, in any of the dynamic workloads."""
 
     def judge(report: Report) -> Judged:
-        gains, clear, few = {}, [], False
+        gains, clear, few, unsure = {}, [], False, False
         for workload in DYNAMIC:
             times = _three(report, workload.name)
             ours, pool = (times.get(one_of(kind, times)) for kind in (ASYNC, POOL))
@@ -192,33 +209,51 @@ def async_gains_at_most(part: float) -> Judge:
             gains[workload.name] = Spread.of(pool).median / least - 1
             found = compare(ours, pool)
             few |= found.verdict == "too few"
+            unsure |= ratio(pool, ours).most - 1 > part
             if found.verdict == "lower" and gains[workload.name] > part:
                 clear.append(workload.name)
         if not gains:
             return NOT_MEASURED
         most = max(gains, key=lambda name: gains[name])
         figures = f"{percent(gains[most], sign=True)} at most, in {most}, of {len(gains)} workloads"
-        rule = f"not confirmed: above {percent(part)} somewhere, beyond the spread"
+        rule = (
+            f"confirmed: below {percent(part)} everywhere, {WITHIN_RULE}; not confirmed: above it "
+            "somewhere, beyond the spread"
+        )
         if few:
             return Judged("cannot be said here", f"{TOO_FEW}; {figures}", rule)
-        return Judged("not confirmed" if clear else "confirmed", figures, rule)
+        verdict: Verdict = "not confirmed" if clear else "confirmed"
+        if unsure and not clear:
+            verdict = "cannot be said here"
+        return Judged(verdict, figures, rule)
 
     return judge
 
 
-def level(workload: str) -> Judge:
-    """None of the three is behind the first one."""
+def level(workload: str, kinds: Sequence[Kind] = KINDS) -> Judge:
+    """None of them is behind the first one, nor may be by more than LEVEL."""
 
     def judge(report: Report) -> Judged:
         times = _three(report, workload)
-        if len(times) < len(KINDS):
+        names = [one_of(kind, times) for kind in kinds]
+        if any(name not in times for name in names):
             return NOT_MEASURED
+        times = {name: times[name] for name in names}
         ranking = rank(times)
         figures = ", ".join(f"{name} {each:.3g} ms" for name, each in medians(times).items())
-        rule = "confirmed: no difference beyond the spread between the three"
+        rule = (
+            f"confirmed: no difference beyond the spread between the {NUMBERS[len(kinds)]}, and a "
+            f"spread that allows less than {percent(LEVEL)}"
+        )
         if ranking.too_few:
             return Judged("cannot be said here", f"{TOO_FEW}; {figures}", rule)
-        return Judged("not confirmed" if ranking.behind else "confirmed", figures, rule)
+        if ranking.behind:
+            return Judged("not confirmed", figures, rule)
+        most = max(compare(each, times[ranking.first]).most for each in times.values())
+        if most >= LEVEL:
+            words = f"the spread allows {percent(most)}; {figures}"
+            return Judged("cannot be said here", words, rule)
+        return Judged("confirmed", figures, rule)
 
     return judge
 
@@ -253,16 +288,36 @@ def a_call_takes_microseconds(report: Report) -> Judged:
     pairs = []
     for workload in ALL:
         engine = _engine(report, workload.name, "pair")
-        found = medians(measured(report, workload.name, engine, "pair"))
+        found = measured(report, workload.name, engine, "pair")
         if (name := one_of(POOL, found)) in found:
-            pairs.append(found[name])
+            pairs.append(Range.of(found[name]).times(1e-9))
     if not pairs:
         return NOT_MEASURED
+    usual, most = middle(pairs), max(each.median for each in pairs)
     return Judged(
-        "confirmed" if median(pairs) < 1e4 else "not confirmed",
-        f"{time_text(median(pairs) / 1e9)} for an allocation and its free, in the middle of "
-        f"{len(pairs)} workloads, at most {time_text(max(pairs) / 1e9)}",
-        "confirmed: below 10 us in the middle",
+        judge_range(usual, 0, 1e-5),
+        f"{range_text(usual, time_text)} for an allocation and its free, in the middle of "
+        f"{len(pairs)} workloads, at most {time_text(most)}",
+        f"confirmed: below 10 us in the middle, {WITHIN_RULE}",
+    )
+
+
+def a_pool_makes_no_call(report: Report) -> Judged:
+    """In steady rounds; the others are named beside it. The count is exact where there is one."""
+    counts: dict[str, list[float]] = {}
+    for workload in ALL:
+        found = measured(report, workload.name, _engine(report, workload.name, CALLS), CALLS)
+        for kind in (POOL, ASYNC, ARENA, ("pool",)):
+            if (name := one_of(kind, found)) in found:
+                counts.setdefault(name, []).append(max(found[name]))
+    pool = next((counts[name] for name in POOL if name in counts), None)
+    if pool is None:
+        return NOT_MEASURED
+    figures = ", ".join(f"{name} {sum(most):,.0f}" for name, most in counts.items())
+    return Judged(
+        "not confirmed" if any(pool) else "confirmed",
+        f"calls for memory in the steady rounds of {len(pool)} workloads: {figures}",
+        "confirmed: none in any of them",
     )
 
 
@@ -281,11 +336,11 @@ def a_pool_needs_the_peak(report: Report) -> Judged:
     small, right = outcomes.get("too small"), outcomes.get("right")
     if small is None or right is None:
         return NOT_MEASURED
-    held = median(right.values.get("peak_held") or [0])
+    held = Range.of(right.values.get("peak_held") or [0])
     figures = f"{right.subject} of 2 GiB: {small.outcome}; of 3.6 GiB: " + (
-        f"served, {bytes_text(round(held))} held" if held else right.outcome
+        f"served, {bytes_text(round(held.median))} held" if held.median else right.outcome
     )
-    holds = small.outcome == "out of memory" and right.outcome == "measured" and held >= PEAK
+    holds = small.outcome == "out of memory" and right.outcome == "measured" and held.least >= PEAK
     rule = "confirmed: of 2 GiB it runs out of memory, of 3.6 GiB it is served and holds the peak"
     return Judged("confirmed" if holds else "not confirmed", figures, rule)
 
@@ -301,12 +356,13 @@ def async_holds_the_average(report: Report) -> Judged:
     row = rows.get(one_of(ASYNC, rows))
     if row is None:
         return NOT_MEASURED
-    rule = "confirmed: served, and at most twice 1 GiB held on average"
+    rule = f"confirmed: served, and at most twice 1 GiB held on average, {WITHIN_RULE}"
     held = row.values.get("average_held")
     if row.outcome != "measured" or not held:
         return Judged("not confirmed", f"{row.subject}: {row.outcome}", rule)
-    figures = f"{row.subject} holds {bytes_text(round(median(held)))} on average"
-    return Judged("confirmed" if median(held) <= 2 * AVERAGE else "not confirmed", figures, rule)
+    average = Range.of([round(each) for each in held])
+    figures = f"{row.subject} holds {range_text(average, bytes_text)} on average"
+    return Judged(judge_range(average, 0, 2 * AVERAGE), figures, rule)
 
 
 def all_within(part: float) -> Judge:

@@ -6,9 +6,12 @@ plays it from Python for all of them, so that all pay the same for it.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from vramkit.lab.allocators.memory_calls import MemoryCalls
 from vramkit.lab.allocators.memory_limited import CARD, memory_limited_program, sizing_of
 from vramkit.lab.allocators.model import bytes_per_second, kernel_seconds
 from vramkit.lab.allocators.programs import STEADY, program_of
@@ -23,31 +26,35 @@ if TYPE_CHECKING:
     from vramkit.lab.player import Section
     from vramkit.lab.subjects.subject import Allocator, Subject
 
-program_of_workload = lru_cache(maxsize=2)(program_of)
+program_of_workload = lru_cache(maxsize=4)(program_of)
 
 
 def measure_native(
     engine: str, workload: str, mutex: bool, subject: Subject, lab: Lab, scale: float
 ) -> dict[str, float]:
-    """Time and memory, each in a play of its own on a new allocator."""
+    """Time and memory, each in a play of its own on a new allocator; on the simulated GPU the calls
+    for memory of the steady rounds too, which are those that a play without them has not."""
     rate = float(str(lab.settings["bandwidth"])) or bytes_per_second(lab.device)
-    program = program_of_workload(
-        WORKLOADS[workload],
-        rate,
-        scale=scale,
-        mutex=mutex,
-        in_turns=lab.driver.sim is not None,
+    simulated = lab.driver.sim is not None
+    chosen = WORKLOADS[workload]
+    program, unsteady = (
+        program_of_workload(each, rate, scale=scale, mutex=mutex, in_turns=simulated)
+        for each in (chosen, replace(chosen, items=0))
     )
-    room = Room(program.peak_in_use)
-    timed = _play(program, subject, room, lab, "time", engine)
+    room, calls = Room(program.peak_in_use), MemoryCalls(lab.driver)
+    timed = _play(program, subject, room, lab, "time", engine, calls)
     kept = _play(program, subject, room, lab, "memory", engine)
     steady = timed.section("steady")
-    return {
+    values = {
         **times_of(steady, program),
         "first": round(timed.section("first").wall_ns) / 1e6,
         "kernels": kernel_seconds(program, rate, STEADY) * 1e3,
         **_memory(kept),
     }
+    if simulated:
+        _play(unsteady, subject, room, lab, "time", engine, calls)
+        values["memory_calls"] = max(0, calls.made[0] - calls.made[1])
+    return values
 
 
 def measure_memory_limited(arm: str, subject: Subject, lab: Lab) -> dict[str, float]:
@@ -64,14 +71,21 @@ def measure_memory_limited(arm: str, subject: Subject, lab: Lab) -> dict[str, fl
 
 
 def _play(
-    program: Program, subject: Subject, room: Room, lab: Lab, measure: Measure, engine: str = ""
+    program: Program,
+    subject: Subject,
+    room: Room,
+    lab: Lab,
+    measure: Measure,
+    engine: str = "",
+    calls: MemoryCalls | None = None,
 ) -> Played:
     """Without an engine: in C++ where the subject can."""
     with subject.open(lab.device, room) as allocator:
         if engine == "native" and allocator.resource is None:
             raise Unmeasured("cannot be called from C++: see the arms of the engine python")
         played = FromPython(allocator) if engine == "python" else allocator
-        return play(program, played, lab.device, measure=measure)
+        with calls.counted() if calls is not None else nullcontext():
+            return play(program, played, lab.device, measure=measure)
 
 
 class FromPython:

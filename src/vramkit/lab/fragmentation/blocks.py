@@ -6,8 +6,10 @@ from vramkit.lab.claims import claim_table
 from vramkit.lab.fragmentation.changes import change, change_text, explanation
 from vramkit.lab.fragmentation.claims import CLAIMS
 from vramkit.lab.fragmentation.experiment import EXTREMES, NEARLY_FULL
+from vramkit.lab.fragmentation.goals import places
 from vramkit.lab.fragmentation.measuring import ALONE, TOUCH
 from vramkit.lab.fragmentation.programs import ARMS, PHASES
+from vramkit.lab.goals import RULE, goal_table
 from vramkit.lab.ranking import measured
 from vramkit.lab.result import Report
 from vramkit.lab.samples import Spread
@@ -33,7 +35,10 @@ MIXED = ("mix_2", "mix_4")
 
 
 def blocks(report: Report) -> list[Block]:
-    found: list[Block] = [claim_table(report, CLAIMS), *_arms_table(report), Text(PHASES_TEXT)]
+    found: list[Block] = [claim_table(report, CLAIMS), *_arms_table(report)]
+    if goals := places(report):
+        found += [goal_table(report, goals), Text(RULE)]
+    found.append(Text(PHASES_TEXT))
     for workload in (ALONE, TOUCH):
         for arm, words in ARMS.items():
             if rows_of(report, workload, arm):

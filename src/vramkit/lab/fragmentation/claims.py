@@ -7,12 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vramkit.lab.claims import FACTOR, NOT_MEASURED, Claim, Judged, Verdict
+from vramkit.lab.claims import (
+    FACTOR,
+    NOT_MEASURED,
+    WITHIN_RULE,
+    Claim,
+    Judged,
+    Verdict,
+    judge_range,
+    range_text,
+)
 from vramkit.lab.fragmentation.changes import change, change_text, explanation
 from vramkit.lab.fragmentation.experiment import EXTREMES
 from vramkit.lab.fragmentation.measuring import ALONE, TOUCH
-from vramkit.lab.ranking import measured, medians, percent
+from vramkit.lab.ranking import measured, percent
 from vramkit.lab.result import Report
+from vramkit.lab.samples import Difference, Range, ratio
 from vramkit.lab.stand_ins import ARENA, ASYNC, KINDS, POOL, Kind, one_of
 from vramkit.report.units import time_text
 
@@ -54,18 +64,26 @@ def hundred_take(least_ms: float, most_ms: float) -> Callable[[Report], Judged]:
     """100 allocations of phase 1, by the three that the study measured."""
 
     def judge(report: Report) -> Judged:
-        times = medians(measured(report, ALONE, ARM, "phase_1"))
+        times = measured(report, ALONE, ARM, "phase_1")
         names = [name for kind in KINDS if (name := _one_of(kind, report)) in times]
         if not names:
             return NOT_MEASURED
-        spent = {name: times[name] * ALLOCATIONS * 1e-6 for name in names}
-        near = [least_ms / FACTOR <= each <= most_ms * FACTOR for each in spent.values()]
-        verdict: Verdict = "confirmed" if all(near) else "in part" if any(near) else "not confirmed"
+        spent = {name: Range.of(times[name]).times(ALLOCATIONS * 1e-9) for name in names}
+        near = {
+            judge_range(each, least_ms * 1e-3 / FACTOR, most_ms * 1e-3 * FACTOR)
+            for each in spent.values()
+        }
+        verdict: Verdict = "cannot be said here"
+        if len(names) == len(KINDS) and verdict not in near:
+            verdict = "in part" if len(near) > 1 else near.pop()
         figures = "; ".join(
-            f"{name} {time_text(each * 1e-3)}, {time_text(each * 1e-3 / ALLOCATIONS)} each"
+            f"{name} {range_text(each, time_text)}, {time_text(each.median / ALLOCATIONS)} each"
             for name, each in spent.items()
         )
-        rule = "confirmed: phase 1 of all three between half the least and twice the most"
+        rule = (
+            "confirmed: phase 1 of all three between half the least and twice the most, "
+            f"{WITHIN_RULE}; in part: of some of them"
+        )
         return Judged(verdict, figures, rule)
 
     return judge
@@ -100,16 +118,16 @@ def tenth_costs_under(part: float) -> Callable[[Report], Judged]:
 
     def judge(report: Report) -> Judged:
         name = _one_of(POOL, report)
-        alone = medians(measured(report, ALONE, "warm", "phase_5")).get(name)
-        touched = medians(measured(report, TOUCH, "warm", "phase_5")).get(name)
-        if alone is None or not touched:
+        alone = measured(report, ALONE, "warm", "phase_5").get(name)
+        touched = measured(report, TOUCH, "warm", "phase_5").get(name)
+        if alone is None or touched is None:
             return NOT_MEASURED
-        cost = 0.1 * alone / touched
+        whole = ratio(alone, touched)
         return Judged(
-            "confirmed" if cost < part else "not confirmed",
-            f"{name}: an allocation is {percent(alone / touched)} of the time until its block is "
-            f"written; 10 % of it are {percent(cost)}",
-            f"confirmed: below {percent(part)}",
+            judge_range(whole.times(0.1), 0, part),
+            f"{name}: an allocation is {percent(whole.median)} of the time until its block is "
+            f"written; 10 % of it are {range_text(whole.times(0.1), percent)}",
+            f"confirmed: below {percent(part)}, {WITHIN_RULE}",
         )
 
     return judge
@@ -139,6 +157,39 @@ def all_within(report: Report) -> Judged:
     return Judged(verdict, "; ".join(parts), rule)
 
 
+def is_most_stable(kind: Kind) -> Callable[[Report], Judged]:
+    """Its largest change, after 50 rounds or in the long run, is smaller than the others'."""
+    rule = (
+        "the larger of the changes from phase 1 to 3 and to 5, up or down. Confirmed: with its "
+        "whole spread below those of the other two"
+    )
+
+    def judge(report: Report) -> Judged:
+        changes = {}
+        for each in KINDS:
+            name = _one_of(each, report)
+            found = [change(report, name, ALONE, ARM, "phase_1", f"phase_{to}") for to in (3, 5)]
+            known = [_size(difference) for difference in found if difference is not None]
+            if len(known) == len(found):
+                changes[name] = max(known, key=lambda size: size.median)
+        name = _one_of(kind, report)
+        if len(changes) < len(KINDS):
+            return NOT_MEASURED
+        figures = "; ".join(f"{of} {range_text(size, percent)}" for of, size in changes.items())
+        own = changes.pop(name)
+        first = all(own.most < other.least for other in changes.values())
+        return Judged("confirmed" if first else "not confirmed", figures, rule)
+
+    return judge
+
+
+def _size(difference: Difference) -> Range:
+    """Of a change, up or down."""
+    ends = abs(difference.least), abs(difference.most)
+    least = 0.0 if difference.least <= 0 <= difference.most else min(ends)
+    return Range(abs(difference.relative), least, max(ends))
+
+
 def pool_is_explained(report: Report) -> Judged:
     """It names three reasons; whether one of them can be seen."""
     name = _one_of(POOL, report)
@@ -159,6 +210,7 @@ CLAIMS = (
     Claim("the pool gets faster by 14.2 %", changes_by(POOL, -0.142)),
     Claim("async gets slower by 3.2 %", changes_by(ASYNC, 0.032)),
     Claim("the arena gets slower by 3.1 %", changes_by(ARENA, 0.031)),
+    Claim("the arena is the most stable", is_most_stable(ARENA)),
     Claim("all changes are below 5 %", all_within),
     Claim("warm-up, caches or its own order make the pool faster", pool_is_explained),
     Claim("allocation that is 10 % slower costs less than 1 %", tenth_costs_under(0.01)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vramkit.lab.claims import claim_summary, without_repeated_rules
+from vramkit.lab.claims import claim_summary, range_text, without_repeated_rules
 from vramkit.lab.experiment import Finding
 from vramkit.lab.fragmentation.changes import (
     EXPLANATIONS,
@@ -17,12 +17,13 @@ from vramkit.lab.fragmentation.experiment import EXTREMES, NEARLY_FULL
 from vramkit.lab.fragmentation.measuring import ALONE, TOUCH
 from vramkit.lab.ranking import listed, measured, medians, percent
 from vramkit.lab.result import Report
+from vramkit.lab.samples import Spread, ratio
 from vramkit.report.units import time_text
 
 OURS = "pool"
 SHARE_RULE = (
     "phase 5 with a warm-up: an allocation alone, over an allocation with the launch of a kernel "
-    "that writes the block and the card's work; medians"
+    "that writes the block and the card's work; medians, and percentiles 10 to 90"
 )
 CHANGE_RULE = (
     "a change is one where the percentiles 10 to 90 do not overlap, the medians are more than 1 % "
@@ -54,17 +55,18 @@ def findings(report: Report) -> list[Finding]:
 
 
 def _share(report: Report) -> Finding:
-    alone = medians(measured(report, ALONE, "warm", "phase_5")).get(OURS)
-    touched = medians(measured(report, TOUCH, "warm", "phase_5")).get(OURS)
-    if alone is None or not touched:
+    alone = measured(report, ALONE, "warm", "phase_5").get(OURS)
+    touched = measured(report, TOUCH, "warm", "phase_5").get(OURS)
+    if alone is None or touched is None:
         return Finding(
             "warning",
             f"What share of the time allocation is cannot be said: `{OURS}` has no figures.",
             SHARE_RULE,
         )
+    times = (time_text(Spread.of(each).median / 1e9) for each in (alone, touched))
     words = (
-        f"An allocation takes {percent(alone / touched)} of the time until its block is written "
-        f"with `{OURS}`: {time_text(alone / 1e9)} of {time_text(touched / 1e9)}"
+        f"An allocation takes {range_text(ratio(alone, touched), percent)} of the time until its "
+        f"block is written with `{OURS}`: {' of '.join(times)}"
     )
     if report.simulated is not None:
         words += " (simulated, with the driver's calls alone): nothing follows for a card."
