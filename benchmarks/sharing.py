@@ -83,7 +83,7 @@ def measure(options: Namespace) -> Report:
         if left < needed:
             say(f"{name}: not started, {left:.0f} s are left")
             if known is None:
-                report.keep(Row(name, error=f"not started: {left:.0f} s were left of the limit"))
+                report.keep(Row(name, error="not measured yet: no time was left"))
             continue
         say(f"{name}: {CASES[name].text} ...")
         row = measure_row(name, options, time.monotonic() + min(left, max(2 * needed, 45)))

@@ -43,32 +43,35 @@ def calibrated(made: Session, kind: str, *options: object) -> int:
 
 
 def compared(row: Row, bench: Bench, count: int, kind: str, *options: object, steps: int) -> None:
-    """`count` programs at once: native and shared in turns; the row has the ratio of medians. All
-    of them start at the beginning, which takes longer than what is measured, and wait."""
+    """`count` programs at once, natively and shared in turns; the row has the median over the
+    repetitions of shared / native. Those of a repetition start together, since that takes longer
+    than what is measured, and wait."""
     loops: dict[str, list[float]] = {"": [], "swap": []}
     with bench.session() as made:
         made.start_daemon()
         steps = steps or calibrated(made, kind, *options)
         results = set()
-        turns = []
         for number in range(bench.repetitions):
-            for mode in loops if number % 2 == 0 else reversed(loops):
+            modes = list(loops) if number % 2 == 0 else list(reversed(loops))
+            turns = []
+            for mode in modes:
                 go = made.folder / f"go-{number}{mode}"
                 words = (*options, "--steps", steps, "--go", go)
                 started = [made.start(kind, *words, mode=mode) for _ in range(count)]
                 turns.append((mode, go, started))
-        for _, _, started in turns:
-            made.until(lambda s=started: all(each.log.steps for each in s), "they are ready")
-        for mode, go, started in turns:
-            go.touch()
-            printed = made.ended(*started)
-            loops[mode].append(loop_seconds(printed))
-            results |= {str(each.get("result")) for each in printed}
-    native, shared = (statistics.median(loops[mode]) for mode in ("", "swap"))
-    row.take(shared / native)
+            for _, _, started in turns:
+                made.until(lambda s=started: all(each.log.steps for each in s), "they are ready")
+            for mode, go, started in turns:
+                go.touch()
+                printed = made.ended(*started)
+                loops[mode].append(loop_seconds(printed))
+                results |= {str(each.get("result")) for each in printed}
+    ratios = [shared / native for native, shared in zip(loops[""], loops["swap"], strict=True)]
+    row.take(statistics.median(ratios))
     row.details |= {
         "native_seconds": loops[""],
         "shared_seconds": loops["swap"],
+        "ratios": ratios,
         "steps": steps,
         "results_equal": len(results) == 1,
     }
@@ -283,7 +286,11 @@ def total(row: Row, bench: Bench, quantum: float, longer: int) -> tuple[float, f
         "one_after_the_other": "computed" if longer > 1 else "measured",
         "shared_seconds": shared,
         "switches": len(found_switches),
-        "switching_seconds": sum(each.nanoseconds for each in found_switches) / 1e9,
+        "switching_seconds": [each.nanoseconds / 1e9 for each in found_switches],
+        "init_seconds": [
+            [(step.end - step.begin) / 1e9 for step in log.steps if step.what == "init"]
+            for log in (one.log, other.log, *logs)
+        ],
         "steps_side_by_side": together(logs),
         "quantum_seconds": quantum,
         "budget_bytes": budget,

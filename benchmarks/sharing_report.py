@@ -125,8 +125,8 @@ def beside(row: Row) -> str:
         said.append(f"{out:,.0f} MiB out, {into:,.0f} MiB in")
     if details.get("least_possible") is not None:
         said.append(f"the shortfall is {details['least_possible'] * 100:.1f} %")
-    if "shared_seconds" in details and isinstance(details["shared_seconds"], list):
-        said.append(f"{len(details['shared_seconds'])} runs each")
+    if ratios := details.get("ratios"):
+        said.append(f"{min(ratios):.4f} to {max(ratios):.4f} of {len(ratios)} pairs of runs")
     if "one_after_the_other_seconds" in details:
         after = details["one_after_the_other_seconds"]
         said.append(

@@ -289,7 +289,8 @@ CUresult set(Call& call, std::uint64_t destination, const Box& box, const Stride
     const bool aligned = destination % width == 0 && (box.height == 1 || strides.row % width == 0);
     if (!aligned) return CUDA_ERROR_INVALID_VALUE;
     const auto memory = memory_of(call, Side{destination, strides}, box, true);
-    if (!memory) return CUDA_ERROR_INVALID_VALUE;
+    // As a real card: a captured one is not looked at before it runs.
+    if (!memory && stream->capture == nullptr) return CUDA_ERROR_INVALID_VALUE;
     Machine& machine = call.machine();
     const Link& link = machine.profile().link;
     Operation* operation = call.prepare(Kind::set, Lane::on_device, stream);

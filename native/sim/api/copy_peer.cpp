@@ -17,6 +17,11 @@ CUresult copy_between(Call& call, CUdeviceptr to, CUcontext to_context, CUdevice
         return context == nullptr || is_context(call, context);
     };
     if (!known(to_context) || !known(from_context)) return CUDA_ERROR_INVALID_CONTEXT;
+    std::shared_ptr<Stream> found;
+    const CUresult result = call.find(stream, found, Purpose::ask);
+    if (result != CUDA_SUCCESS) return result;
+    // As a real card answers, whose capture goes on.
+    if (found->capture != nullptr) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     const Transfer transfer{
         .box = {.width = bytes}, .to = {to, {}, false}, .from = {from, {}, false}};
     return copy(call, transfer, stream, synchronous);
@@ -70,9 +75,7 @@ SIM_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
     return run(CallId::cuCtxEnablePeerAccess, SIM_RETURN_ADDRESS, Needs::context, 0,
                [&](Call& call) {
                    if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-                   if (!is_context(call, peer) || call.machine().find(peer) == &call.context()) {
-                       return CUDA_ERROR_INVALID_CONTEXT;
-                   }
+                   if (!is_context(call, peer)) return CUDA_ERROR_INVALID_CONTEXT;
                    // As cuDeviceCanAccessPeer says.
                    return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
                });
