@@ -218,11 +218,11 @@ def answer(report: Report) -> str:
         f"Of {gib(report.bytes)} of managed memory cuMemGetInfo counts "
         f"{parts([each.taken for each in stages], idle.taken)}."
     ]
-    kind = "process" if all(each.process is not None for each in (idle, *stages)) else "card"
-    base, *shown = (getattr(each, kind) for each in (idle, *stages))
-    if base is not None:
-        lines.append(f"NVML shows for the {kind}: {parts(shown, base)}.")
-        lines.append(conclusion((shown[1] - base) / report.bytes))
+    for kind in ("process", "card"):
+        base, *shown = (getattr(each, kind) for each in (idle, *stages))
+        if base is not None and None not in shown:
+            lines.append(f"NVML shows for the {kind}: {parts(shown, base)}.")
+            lines.append(conclusion(kind, (shown[1] - base) / report.bytes))
     lines.append(
         f"What is on the card is swept at {rate(stages[1])} GB/s, memory of cuMemAlloc at "
         f"{rate(native)} GB/s, and the sweep that has to bring it back "
@@ -236,19 +236,17 @@ def answer(report: Report) -> str:
     return " ".join(lines)
 
 
-def conclusion(counted: float) -> str:
+def conclusion(kind: str, counted: float) -> str:
     """`counted`: the part of what is on the card that NVML shows."""
     if counted > 0.9:
-        return (
-            "So NVML counts what is on the card: a program that is shown with 1 GiB has no more "
-            "than that there at that moment."
-        )
+        return f"So NVML counts what is on the card for the {kind}."
     if counted < 0.1:
+        program = ": one that is shown with 1 GiB may have all of its own on the card"
         return (
-            "So NVML does not count managed memory: a program that is shown with 1 GiB may have "
-            "all of its own on the card."
+            f"So NVML does not count managed memory for the {kind}"
+            f"{program if kind == 'process' else ''}."
         )
-    return "So NVML counts a part of what is on the card."
+    return f"So NVML counts a part of what is on the card for the {kind}."
 
 
 def rate(moment: Moment) -> str:
