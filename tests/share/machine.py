@@ -92,6 +92,7 @@ class Machine:
         self.card = f"{folder.name}-{os.getpid()}"
         self.capacity = 80 * MIB  # of which programs have 64, see start_daemon()
         self.profile = "h200"
+        self.driver: Path | None = None  # beneath the gate, instead of the simulated GPU itself
         self.programs: list[Started] = []
         self.daemons: list[subprocess.Popen[bytes]] = []
 
@@ -184,7 +185,8 @@ class Machine:
     def _environment(self) -> dict[str, str]:
         settings = f"card={self.card},clock=wall,capacity={self.capacity}"
         settings += f",profile={self.profile},checker=off"
-        return simulated(settings) | {"XDG_RUNTIME_DIR": str(self.folder)}
+        own = {"VRAMKIT_GATE_DRIVER": str(self.driver)} if self.driver else {}
+        return simulated(settings) | {"XDG_RUNTIME_DIR": str(self.folder)} | own
 
     # The end
 
