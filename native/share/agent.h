@@ -98,7 +98,7 @@ class Agent {
     void begin_start(std::uint64_t turn);
     bool evict(const wire::evict_message& order);  // false: not allowed now
     void end_source(const wire::source_ended_message& ended);
-    void prepare(std::uint64_t bytes);
+    void go_on_preparing();
 
     void act();
     void go_on_stopping();
@@ -162,6 +162,7 @@ class Agent {
     std::uint64_t asked_ = 0;                    // whether all work is done, so many times
     std::atomic<std::uint64_t> quiet_since_{0};  // for which of them the answer was yes
     Worker preparer_;
+    std::uint64_t to_prepare_ = 0;  // bytes of host memory that it has not begun with
     Clock::time_point next_tick_{}, connected_at_{}, next_help_{};
     unsigned attempts_ = 0, next_retreat_ = 3;  // without a daemon
     std::minstd_rand random_{static_cast<unsigned>(getpid())};

@@ -137,6 +137,7 @@ void Agent::every_so_often() {
     const auto now = Clock::now();
     next_tick_ = now + kTick;
     look_at_graphs();
+    go_on_preparing();
     {
         const std::lock_guard guard(facts_);
         for (const auto& known : cards_) {

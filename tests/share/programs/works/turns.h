@@ -51,12 +51,15 @@ void spins(int mebibytes, int seconds) {
     auto* get = other<CUresult(CUfunction*, CUmodule, const char*)>("cuModuleGetFunction");
     CUfunction spin;
     check(get(&spin, module_, "vk_spin"), "cuModuleGetFunction");
-    Block block = allocate(size_t(mebibytes) << 20);
-    launch(fill, nullptr, block.address, block.bytes / 4, 3);
+    std::vector<Block> blocks;
+    for (int index = 0; index < 4; ++index) {
+        blocks.push_back(allocate((size_t(mebibytes) << 20) / 4));
+    }
+    for (Block& block : blocks) launch(fill, nullptr, block.address, block.bytes / 4, 3);
     launch(spin, nullptr, seconds * 1000000000ull);
     puts("begins");
     fflush(stdout);
-    printf("%llx\n", sum(block, nullptr));
+    for (Block& block : blocks) printf("%llx\n", sum(block, nullptr));
 }
 
 }  // namespace
