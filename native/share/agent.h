@@ -58,6 +58,7 @@ class Agent {
   private:
     using Clock = std::chrono::steady_clock;
     static constexpr std::chrono::milliseconds kClosePatience{20};  // for one attempt
+    static constexpr std::uint64_t kNever = ~std::uint64_t{0};
 
     // stopped   the gate is closed and the card done; memory leaves, or comes ahead of a turn
     // starting  memory comes, then the gate opens
@@ -148,7 +149,7 @@ class Agent {
     bool tried_ = false;  // to connect, once at least
 
     std::atomic<int> leases_{0};
-    std::atomic<bool> said_idle_{false};
+    std::atomic<std::uint64_t> idle_after_{kNever};  // launches, as last said
     std::atomic<bool> expects_turns_{false};
 
     // Of the agent's thread alone.

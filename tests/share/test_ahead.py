@@ -1,4 +1,4 @@
-"""What a program does ahead of a switch: host memory is pinned, and memory comes in before a turn."""
+"""What a program does before its turn: host memory is pinned, and memory comes in."""
 
 from __future__ import annotations
 
