@@ -1,4 +1,4 @@
-"""What a program does before its turn: host memory is pinned, and memory comes in."""
+"""What is done ahead of a switch: host memory is pinned, queues are bounded, memory comes in."""
 
 from __future__ import annotations
 
@@ -109,6 +109,25 @@ def test_memory_comes_in_before_the_turn(machine: Machine, natively: Natively) -
     assert (after.in_bytes - before.in_bytes, after.swapped) == (AWAY, 0)
     assert after.launches == before.launches
     assert [each.turn for each in fake.heard if isinstance(each, protocol.Running)] == [1, 2]
+
+
+@pytest.mark.parametrize("expected", [True, False])
+def test_a_queue_is_bounded_where_turns_are_expected(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, expected: bool
+) -> None:
+    """By an event for many launches; there is none where all programs fit."""
+    monkeypatch.setenv("CALLS", "1")
+    said = [encode(protocol.Prepare(1))] if expected else []
+    fake = FakeDaemon(machine.socket, *said)
+    try:
+        done = machine.start("rounds", SIZE, ROUNDS).done()
+    finally:
+        fake.close()
+    calls = json.loads(done.errors)
+    # 4 launches a round, and the distance of looks is doubled at most: 8, 8, 16, 32 ...
+    assert calls["cuLaunchKernel"] >= 4 * ROUNDS
+    looks = calls.get("cuEventRecord", 0)
+    assert looks >= 7 if expected else looks == 0
 
 
 # The daemon itself
