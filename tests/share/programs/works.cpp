@@ -3,7 +3,7 @@
 //   works KIND [STEPS]
 //   works rounds MIB COUNT    also: leaves (with its memory in use), resets (its context, between
 //   works grows MIB COUNT     two times of it), grows (one allocation after the other), spins,
-//                             exports (gives its memory to other processes)
+//                             exports (gives its memory to other processes), preallocates
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -130,6 +130,7 @@ int main(int count, char** words) {
         _exit(0);
     }
     if (kind == "grows") grows(steps, atoi(words[3]));
+    if (kind == "preallocates") preallocates(steps, atoi(words[3]));
     if (kind == "exports") exports(steps, atoi(words[3]));
     if (kind == "spins") spins(steps, atoi(words[3]));
     if (kind == "contexts") contexts();
