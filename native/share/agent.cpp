@@ -145,7 +145,7 @@ void Agent::wait_for_credits() {
 bool Agent::idle() {
     const std::lock_guard guard(facts_);
     if (!connected_.load() || leases_.load() > 0) return false;
-    said_idle_.store(true);
+    idle_after_.store(program_.launches());
     return true;
 }
 

@@ -60,6 +60,7 @@ class Agent {
   private:
     using Clock = std::chrono::steady_clock;
     static constexpr std::chrono::milliseconds kClosePatience{20};  // for one attempt
+    static constexpr std::uint64_t kNever = ~std::uint64_t{0};
 
     // stopped   the gate is closed and the card done; memory leaves, or comes ahead of a turn
     // starting  memory comes, then the gate opens
@@ -100,7 +101,7 @@ class Agent {
     void begin_start(std::uint64_t turn);
     bool evict(const wire::evict_message& order);  // false: not allowed now
     void end_source(const wire::source_ended_message& ended);
-    void prepare(std::uint64_t bytes);
+    void go_on_preparing();
 
     void act();
     void go_on_stopping();
@@ -151,7 +152,7 @@ class Agent {
     bool tried_ = false;  // to connect, once at least
 
     std::atomic<int> leases_{0};
-    std::atomic<bool> said_idle_{false};
+    std::atomic<std::uint64_t> idle_after_{kNever};  // launches, as last said
     std::atomic<bool> expects_turns_{false};
 
     // Of the agent's thread alone.
@@ -165,6 +166,7 @@ class Agent {
     std::uint64_t asked_ = 0;                    // whether all work is done, so many times
     std::atomic<std::uint64_t> quiet_since_{0};  // for which of them the answer was yes
     Worker preparer_;
+    std::uint64_t to_prepare_ = 0;  // bytes of host memory that it has not begun with
     Clock::time_point next_tick_{}, connected_at_{}, next_help_{};
     unsigned attempts_ = 0, next_retreat_ = 3;  // without a daemon
     std::minstd_rand random_{static_cast<unsigned>(getpid())};

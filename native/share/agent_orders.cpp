@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "share/agent.h"
 #include "share/log.h"
@@ -65,7 +66,9 @@ bool Agent::hear(const wire::Frame& frame) {
     } else if (const auto begin = frame.as<wire::start_message>()) {
         begin_start(begin->turn);
     } else if (const auto ahead = frame.as<wire::prepare_message>()) {
-        prepare(ahead->bytes);
+        expects_turns_.store(true, std::memory_order_relaxed);  // not all programs fit
+        to_prepare_ = std::max(to_prepare_, std::uint64_t{ahead->bytes});
+        go_on_preparing();
     } else if (const auto refuse = frame.as<wire::refuse_message>()) {
         log("the daemon ends the connection: %.248s", refuse->text);
         connection_.close();
@@ -152,15 +155,15 @@ void Agent::end_source(const wire::source_ended_message& ended) {
     if (ended.upto > source.at) get_credits(*known, ended.upto - source.at);
 }
 
-// In steps, so that the program's allocations do not wait for all of it.
-void Agent::prepare(std::uint64_t bytes) {
-    expects_turns_.store(true, std::memory_order_relaxed);  // not all programs fit
-    if (preparer_.is_busy()) return;
+// In steps, so that the program's allocations do not wait for all of it. What is asked for while an
+// earlier order is followed comes after it.
+void Agent::go_on_preparing() {
+    if (to_prepare_ == 0 || preparer_.is_busy()) return;
     std::uint64_t in_use = 0;
     for (Known* const known : all_known()) {
         in_use += known->card != nullptr ? known->card->in_use() : 0;
     }
-    bytes = std::min(bytes, in_use);
+    const std::uint64_t bytes = std::min(std::exchange(to_prepare_, 0), in_use);
     preparer_.start([this, bytes] {
         for (std::uint64_t step = kPrepareStep;; step += kPrepareStep) {
             const std::uint64_t now = std::min(step, bytes);

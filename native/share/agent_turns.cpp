@@ -136,7 +136,10 @@ void Agent::settle_needs() {
 void Agent::every_so_often() {
     const auto now = Clock::now();
     next_tick_ = now + kTick;
-    if (!leaving_.load()) look_at_graphs();
+    if (!leaving_.load()) {
+        look_at_graphs();
+        go_on_preparing();
+    }
     {
         const std::lock_guard guard(facts_);
         for (const auto& known : cards_) {
@@ -176,14 +179,13 @@ void Agent::look_whether_idle(Clock::time_point now) {
         launches_ = launches;
         last_launch_ = now;
         idle_is_checked_ = false;
-        said_idle_.store(false);
         if (is_idle_) {
             is_idle_ = false;
             want();
         }
-        return;
     }
-    const bool due = said_idle_.load() || now - last_launch_ >= kIdleAfter;
+    // It may have been said since the look before this one, as the launches were made.
+    const bool due = idle_after_.load() == launches || now - last_launch_ >= kIdleAfter;
     if (!due || is_idle_ || leases_.load() > 0) return;
     if (!idle_is_checked_) {
         if (quiet_.is_busy()) return;

@@ -6,6 +6,7 @@ When it ends, nothing may be left: no process, no file in the runtime folder, no
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -70,6 +71,13 @@ class Started:
     def log(self) -> str:
         log = self.folder / "log"
         return log.read_text(encoding="utf-8") if log.exists() else ""
+
+    @property
+    def pinned(self) -> int:
+        """Bytes of host memory for what leaves the card: it alone is kept from children (`dc`)."""
+        maps = Path(f"/proc/{self.pid}/smaps").read_text(encoding="utf-8")
+        mappings = re.findall(r"^Size: +(\d+) kB$.*?^VmFlags:([^\n]*)", maps, re.M | re.S)
+        return sum(int(size) << 10 for size, flags in mappings if "dc" in flags.split())
 
     def done(self, seconds: float = SECONDS) -> Done:
         """How it ended."""

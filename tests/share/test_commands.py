@@ -267,6 +267,25 @@ def test_many_starts_at_the_same_moment_make_one_daemon(own_daemon: Path) -> Non
     assert len(said) == 1 and said.pop().isdigit()
 
 
+def test_logs_are_the_last_lines_of_the_daemon(
+    own_daemon: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of one that runs, and of one that has ended."""
+    ensure_daemon(own_daemon)
+    assert main(["config", "quantum", "7"]) == 0
+    capfd.readouterr()
+    assert main(["daemon", "logs"]) == 0
+    whole = capfd.readouterr().out
+    assert f"listening at {own_daemon}" in whole
+    assert "quantum=7.0" in whole.splitlines()[-1]
+    assert main(["daemon", "stop"]) == 0
+    until(lambda: "ended" in paths.log_file(own_daemon, False).read_text(), [])
+    capfd.readouterr()
+    assert main(["daemon", "logs", "--lines", "1"]) == 0
+    last = capfd.readouterr().out
+    assert len(last.splitlines()) == 1 and "ended" in last
+
+
 def test_a_daemon_ends_when_nobody_is_there(own_daemon: Path) -> None:
     assert main(["config", "idle_exit", "100ms"]) == 0
     ensure_daemon(own_daemon)

@@ -53,6 +53,34 @@ def test_the_shortfall_leaves_and_no_more() -> None:
     assert set(evictions) == {4 * GIB}
 
 
+def prepared(world: World) -> list[tuple[int, int]]:
+    return [
+        (client, message.bytes) for _, client, message in world.sent if isinstance(message, Prepare)
+    ]
+
+
+def test_host_memory_is_prepared_before_anything_moves() -> None:
+    """By both, once: what leaves is either one's. The first Stop comes with the end of a turn."""
+    world, _, _ = two()
+    world.run(until=29)
+    assert prepared(world) == [(1, 4 * GIB), (2, 4 * GIB)]
+    assert world.stops() == 0
+    world.run(until=600)
+    assert world.stops() > 1 and len(prepared(world)) == 2
+
+
+def test_more_host_memory_is_prepared_when_more_may_have_to_move() -> None:
+    world, first, _ = two(sizes=(8, 12))
+    world.run(until=10)
+    assert prepared(world) == []
+    first.allocate(0, 2 * GIB)
+    world.settle()
+    assert prepared(world) == [(1, 2 * GIB), (2, 2 * GIB)]
+    world.add(Worker(world, 3, {0: 3 * GIB}))
+    world.settle()
+    assert prepared(world)[2:] == [(1, 5 * GIB), (2, 5 * GIB), (3, 3 * GIB)]
+
+
 def test_nobody_is_stopped_while_nobody_waits() -> None:
     world = World({0: 16 * GIB})
     worker = world.add(Worker(world, 1, {0: 12 * GIB}))

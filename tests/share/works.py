@@ -25,18 +25,33 @@ SECONDS = rounds(60, 1800)
 
 def build_works(folder: Path, name: str = "works") -> Path:
     """A program of tests/share/programs, by its name."""
+    # Nothing in it refers to the driver by name.
+    driver = ["-Wl,--no-as-needed", str(_simulated_driver()), "-ldl", "-lpthread"]
+    return _build(name, folder / name, *driver)
+
+
+def build_exporting_driver(folder: Path) -> Path:
+    """programs/exporting_driver.cpp, for VRAMKIT_GATE_DRIVER."""
+    beneath = _simulated_driver()
+    library = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", f'-DSIMULATED="{beneath}"']
+    filters = f"-Wl,--auxiliary,{beneath}"
+    return _build("exporting_driver", folder / "libcuda.so.1", *library, filters, "-ldl")
+
+
+def _simulated_driver() -> Path:
+    return sim_folder() / "libcuda.so.1"
+
+
+def _build(name: str, output: Path, *options: str) -> Path:
     found = (shutil.which(name) for name in (os.environ.get("CXX", ""), "c++", "g++") if name)
     compiler = next(filter(None, found), None)
     if compiler is None:
         pytest.skip("no C++ compiler: set CXX, or install g++")
-    program = folder / name
     source = ROOT / "tests" / "share" / "programs" / f"{name}.cpp"
-    # Nothing in it refers to the driver by name.
-    driver = ["-Wl,--no-as-needed", str(sim_folder() / "libcuda.so.1"), "-ldl", "-lpthread"]
     flags = ["-w", "-std=c++20", f"-I{ROOT / 'native'}"]
-    command = [compiler, *flags, str(source), *driver, "-o", str(program)]
+    command = [compiler, *flags, str(source), *options, "-o", str(output)]
     subprocess.run(command, check=True, capture_output=True, text=True)
-    return program
+    return output
 
 
 def bare_environment() -> dict[str, str]:

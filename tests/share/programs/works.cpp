@@ -2,7 +2,8 @@
 // the same however often its memory leaves the card and comes back.
 //   works KIND [STEPS]
 //   works rounds MIB COUNT    also: leaves (with its memory in use), resets (its context, between
-//   works grows MIB COUNT     two times of it), grows (one allocation after the other), spins
+//   works grows MIB COUNT     two times of it), grows (one allocation after the other), spins,
+//                             exports (gives its memory to other processes), preallocates
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include <string>
 
 #include "works/card.h"
+#include "works/exports.h"
 #include "works/memory.h"
 #include "works/pools.h"
 #include "works/stream_ordered.h"
@@ -129,6 +131,8 @@ int main(int count, char** words) {
         _exit(0);
     }
     if (kind == "grows") grows(steps, atoi(words[3]));
+    if (kind == "preallocates") preallocates(steps, atoi(words[3]));
+    if (kind == "exports") exports(steps, atoi(words[3]));
     if (kind == "spins") spins(steps, atoi(words[3]));
     if (kind == "contexts") contexts();
     if (kind == "out_of_memory") out_of_memory();
