@@ -54,6 +54,18 @@ Function* other(const char* name) {
     return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
 }
 
+// Of stream capture, which the table of calls does not have.
+struct GraphCalls {
+    CUresult (*begin_capture)(CUstream, CUstreamCaptureMode) =
+        other<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2");
+    CUresult (*end_capture)(CUstream,
+                            CUgraph*) = other<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture");
+    CUresult (*instantiate)(CUgraphExec*, CUgraph, unsigned long long) =
+        other<CUresult(CUgraphExec*, CUgraph, unsigned long long)>("cuGraphInstantiateWithFlags");
+    CUresult (*replay)(CUgraphExec,
+                       CUstream) = other<CUresult(CUgraphExec, CUstream)>("cuGraphLaunch");
+};
+
 void begin() {
     CALL(cuInit, 0);
     CALL(cuDevicePrimaryCtxRetain, &context, 0);

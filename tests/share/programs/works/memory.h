@@ -67,11 +67,7 @@ void at_random(unsigned seed, int steps, bool own_memory, std::string& said) {
 
 // A graph that adds, replayed among other work; its memory stays where it was captured.
 void graphs(int steps) {
-    auto* begin_capture = other<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2");
-    auto* end_capture = other<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture");
-    auto* instantiate =
-        other<CUresult(CUgraphExec*, CUgraph, unsigned long long)>("cuGraphInstantiateWithFlags");
-    auto* replay = other<CUresult(CUgraphExec, CUstream)>("cuGraphLaunch");
+    const GraphCalls graphs;
     CUstream stream, beside;
     CALL(cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, 0);
     CALL(cuStreamCreateWithPriority, &beside, CU_STREAM_NON_BLOCKING, 0);
@@ -81,41 +77,39 @@ void graphs(int steps) {
     launch(fill, beside, apart.address, apart.bytes / 4, 7);
     CUgraph graph;
     CUgraphExec executable;
-    check(begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
+    check(graphs.begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
     for (int turn = 0; turn < 20; ++turn) {
         launch(add, stream, one.address, one.address, two.address, two.bytes / 4);
         CALL(cuMemcpyDtoDAsync_v2, one.address + two.bytes, one.address, two.bytes, stream);
         launch(sweep, beside, apart.address, apart.bytes / 4, 1);  // not part of the graph
     }
-    check(end_capture(stream, &graph), "cuStreamEndCapture");
-    check(instantiate(&executable, graph, 0), "cuGraphInstantiate");
-    for (int step = 0; step < steps; ++step) check(replay(executable, stream), "cuGraphLaunch");
+    check(graphs.end_capture(stream, &graph), "cuStreamEndCapture");
+    check(graphs.instantiate(&executable, graph, 0), "cuGraphInstantiate");
+    for (int step = 0; step < steps; ++step)
+        check(graphs.replay(executable, stream), "cuGraphLaunch");
     printf("%llx %llx %llx\n", sum(one, stream), sum(two, stream), sum(apart, beside));
 }
 
 // A graph whose memory is allocated while it is captured, as PyTorch's private pools do: sets and
 // copies are recorded with addresses that the driver looks at.
 void graph_allocates(int steps) {
-    auto* begin_capture = other<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2");
-    auto* end_capture = other<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture");
-    auto* instantiate =
-        other<CUresult(CUgraphExec*, CUgraph, unsigned long long)>("cuGraphInstantiateWithFlags");
-    auto* replay = other<CUresult(CUgraphExec, CUstream)>("cuGraphLaunch");
+    const GraphCalls graphs;
     CUstream stream;
     CALL(cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, 0);
     Block total = allocate(1 << 20);
     launch(fill, stream, total.address, total.bytes / 4, 3);
     CUgraph graph;
     CUgraphExec executable;
-    check(begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+    check(graphs.begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
     Block one = allocate(3 << 20);
     CALL(cuMemsetD8Async, one.address, 1, one.bytes, stream);
     Block two = map(1);
     CALL(cuMemcpyDtoDAsync_v2, two.address, one.address, two.bytes, stream);
     launch(add, stream, total.address, total.address, two.address, total.bytes / 4);
-    check(end_capture(stream, &graph), "cuStreamEndCapture");
-    check(instantiate(&executable, graph, 0), "cuGraphInstantiate");
-    for (int step = 0; step < steps; ++step) check(replay(executable, stream), "cuGraphLaunch");
+    check(graphs.end_capture(stream, &graph), "cuStreamEndCapture");
+    check(graphs.instantiate(&executable, graph, 0), "cuGraphInstantiate");
+    for (int step = 0; step < steps; ++step)
+        check(graphs.replay(executable, stream), "cuGraphLaunch");
     printf("%llx %llx %llx\n", sum(one, stream), sum(two, stream), sum(total, stream));
 }
 

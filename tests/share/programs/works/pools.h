@@ -90,20 +90,19 @@ void pools() {
 
 // A stream-ordered block whose memory a graph makes: it stays on the card.
 void graph_memory(int steps) {
-    auto* begin_capture = other<CUresult(CUstream, CUstreamCaptureMode)>("cuStreamBeginCapture_v2");
-    auto* end_capture = other<CUresult(CUstream, CUgraph*)>("cuStreamEndCapture");
+    const GraphCalls graphs;
     CUstream stream;
     CALL(cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, 0);
     CUdeviceptr before, inside = 0;
     CALL(cuMemAllocAsync, &before, 1 << 20, stream);
     launch(fill, stream, before, (1 << 20) / 4, 3);
     CUgraph graph = nullptr;
-    check(begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
+    check(graphs.begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
     const CUresult made = call.cuMemAllocAsync(&inside, 4096, stream);
     for (int step = 0; step < steps; ++step) {
         launch(sweep, stream, before, (1 << 20) / 4, 1);
     }
-    printf("%d %d\n", made, end_capture(stream, &graph));
+    printf("%d %d\n", made, graphs.end_capture(stream, &graph));
     CALL(cuStreamSynchronize, stream);
     printf("%llx\n", sum(Block{before, 1 << 20, false, {}}, stream));
     CALL(cuMemFreeAsync, before, stream);
