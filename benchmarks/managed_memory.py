@@ -222,7 +222,7 @@ def answer(report: Report) -> str:
         base, *shown = (getattr(each, kind) for each in (idle, *stages))
         if base is not None and None not in shown:
             lines.append(f"NVML shows for the {kind}: {parts(shown, base)}.")
-            lines.append(conclusion(kind, (shown[1] - base) / report.bytes))
+            lines.append(conclusion(kind, *((each - base) / report.bytes for each in shown[1:])))
     lines.append(
         f"What is on the card is swept at {rate(stages[1])} GB/s, memory of cuMemAlloc at "
         f"{rate(native)} GB/s, and the sweep that has to bring it back "
@@ -236,17 +236,18 @@ def answer(report: Report) -> str:
     return " ".join(lines)
 
 
-def conclusion(kind: str, counted: float) -> str:
-    """`counted`: the part of what is on the card that NVML shows."""
+def conclusion(kind: str, counted: float, evicted: float) -> str:
+    """`counted`: the part of what is on the card that NVML shows; `evicted`: of what has left."""
     if counted > 0.9:
-        return f"So NVML counts what is on the card for the {kind}."
+        too = ", and what has left it too" if evicted > 0.9 else ""
+        return f"So for the {kind} NVML counts what is on the card{too}."
     if counted < 0.1:
         program = ": one that is shown with 1 GiB may have all of its own on the card"
         return (
-            f"So NVML does not count managed memory for the {kind}"
+            f"So for the {kind} NVML does not count managed memory"
             f"{program if kind == 'process' else ''}."
         )
-    return f"So NVML counts a part of what is on the card for the {kind}."
+    return f"So for the {kind} NVML counts a part of what is on the card."
 
 
 def rate(moment: Moment) -> str:

@@ -6,6 +6,7 @@ Works with any installed vramkit; nothing here looks into a build folder.
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,14 @@ def pytest_configure(config: pytest.Config) -> None:
     driver = config.getoption("driver")
     if driver.partition(":")[0] not in ("sim", "cuda") or driver.startswith("cuda:"):
         raise pytest.UsageError(f"--driver is {driver!r}; it may be sim, sim:PROFILE or cuda")
+    hear_interrupts()
+
+
+def hear_interrupts() -> None:
+    """A shell without job control starts what is in the background with SIGINT ignored, and all
+    that these start inherits it. Tests of Ctrl-C would wait for ever."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

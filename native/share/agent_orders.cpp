@@ -158,7 +158,7 @@ void Agent::end_source(const wire::source_ended_message& ended) {
 // In steps, so that the program's allocations do not wait for all of it. What is asked for while an
 // earlier order is followed comes after it.
 void Agent::go_on_preparing() {
-    if (to_prepare_ == 0 || preparer_.is_busy()) return;
+    if (to_prepare_ == 0 || preparer_.is_busy() || leaving_.load()) return;
     std::uint64_t in_use = 0;
     for (Known* const known : all_known()) {
         in_use += known->card != nullptr ? known->card->in_use() : 0;
@@ -172,7 +172,7 @@ void Agent::go_on_preparing() {
                 log("preparing host memory: %s", why.message.c_str());
                 return;
             }
-            if (now == bytes) return;
+            if (now == bytes || leaving_.load()) return;
         }
     });
 }

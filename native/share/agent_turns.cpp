@@ -136,10 +136,8 @@ void Agent::settle_needs() {
 void Agent::every_so_often() {
     const auto now = Clock::now();
     next_tick_ = now + kTick;
-    if (!leaving_.load()) {
-        look_at_graphs();
-        go_on_preparing();
-    }
+    if (!leaving_.load()) look_at_graphs();
+    go_on_preparing();
     {
         const std::lock_guard guard(facts_);
         for (const auto& known : cards_) {
@@ -157,7 +155,7 @@ void Agent::every_so_often() {
             say_usage(*known);
         }
     }
-    if (phase_ == Phase::running) look_whether_idle(now);
+    if (phase_ == Phase::running && !leaving_.load()) look_whether_idle(now);
 }
 
 // Calls the driver, which may keep it waiting: without facts_, for which threads of the program

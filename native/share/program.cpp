@@ -18,8 +18,8 @@ namespace vramkit::share {
 
 namespace {
 
-constexpr int kMostRefusals = 1200;         // of 50 ms: then the program gets the driver's error
-constexpr int kMostWaitsInCapture = 200;    // of 50 ms: then its sets and copies may fail
+constexpr int kMostRefusals = 1200;  // of 50 ms: then the program gets the driver's error
+constexpr std::chrono::seconds kCapturePatience{5};  // for room
 constexpr std::uint64_t kLoggedSwaps = 16;  // of the self-test; of more, whenever they double
 
 }  // namespace
@@ -198,14 +198,21 @@ Program::Brought Program::wait_for_turn(Failure& why) {
 void Program::bring_for_capture() {
     if (!any_capture()) return;
     Failure why;
-    for (int waits = 0; waits < kMostWaitsInCapture; ++waits) {
+    const auto until = std::chrono::steady_clock::now() + kCapturePatience;
+    for (;;) {
         const Brought brought = bring_everything(why);
         if (brought == Brought::all) return;
-        if (brought == Brought::failed || agent_ == nullptr) break;
+        if (brought == Brought::failed) {
+            log("memory of a capture cannot be brought to the card: %s %s",
+                std::string(why.call).c_str(), why.message.c_str());
+            return;
+        }
+        if (agent_ == nullptr || capture_lacked_.load()) return;
+        if (std::chrono::steady_clock::now() >= until) break;
         agent_->wait_for_credits();
     }
-    log("memory of a capture is not on the card: %s %s", std::string(why.call).c_str(),
-        why.message.c_str());
+    capture_lacked_.store(true);
+    log("the card has no room for memory that a capture has allocated: its copies may fail");
 }
 
 void Program::after_many_launches(Passenger& me, CUstream stream) {
@@ -423,6 +430,7 @@ bool Program::primary_resetting(CUdevice device) {
 
 void Program::capture_begins(CUstream stream) {
     const std::lock_guard guard(captures_lock_);
+    if (captures_.empty()) capture_lacked_.store(false);
     CUcontext context = nullptr;
     call().cuCtxGetCurrent(&context);
     if_host_memory_allows([&] { captures_.insert_or_assign(stream, context); });

@@ -64,7 +64,8 @@ class Program {
     // and an error for the program: memory could not be brought. `stream`: as call.stream() gives.
     bool enter_slowly(Passenger& me, CUstream stream, CUresult& error);
     // What is new to the card comes with the next work of the program, or here, if something is
-    // captured: sets and copies may be recorded next, and the driver looks at their addresses.
+    // captured: copies may be recorded next, and the driver looks at their addresses. A capture may
+    // not end while others wait, so that room is awaited for a bounded time, once.
     void bring_for_capture();
     // Every `window` launches of a thread.
     void after_many_launches(Passenger& me, CUstream stream);
@@ -158,7 +159,8 @@ class Program {
     std::array<int, kMostCards> primary_retains_{};  // by the program
     std::mutex captures_lock_;
     std::map<CUstream, CUcontext> captures_;
-    std::atomic<bool> has_captured_{false};  // at any time
+    std::atomic<bool> has_captured_{false};    // at any time
+    std::atomic<bool> capture_lacked_{false};  // room was awaited, and did not come
 };
 
 // A call on its way past the gate, from before it reaches the driver until it has returned.

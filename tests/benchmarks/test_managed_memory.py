@@ -24,9 +24,9 @@ def report(shown: list[int | None], process: bool = True):
 @pytest.mark.parametrize(
     ("shown", "said"),
     [
-        ([GIB, GIB, 7 * GIB, GIB], "NVML counts what is on the card for the"),
-        ([GIB, GIB, GIB, GIB], "NVML does not count managed memory for the"),
-        ([GIB, GIB, 4 * GIB, GIB], "NVML counts a part of what is on the card for the"),
+        ([GIB, GIB, 7 * GIB, GIB], "NVML counts what is on the card."),
+        ([GIB, GIB, GIB, GIB], "NVML does not count managed memory"),
+        ([GIB, GIB, 4 * GIB, GIB], "NVML counts a part of what is on the card."),
     ],
 )
 @pytest.mark.parametrize("process", [True, False])
@@ -36,8 +36,9 @@ def test_the_answer_follows_from_what_is_shown(
     from managed_memory import answer
 
     found = answer(report(shown, process))
-    assert f"{said} {'process' if process else 'card'}" in found
+    assert f"So for the {'process' if process else 'card'} {said}" in found
     assert f"for the {'card' if process else 'process'}" not in found
+    assert "what has left" not in found
     assert "0% before it is touched, 100% after a sweep, 0% when evicted" in found
     assert "4,000 GB/s, memory of cuMemAlloc at 4,100 GB/s" in found
 
@@ -52,6 +53,13 @@ def test_random_order_is_told_where_it_was_measured() -> None:
     found = answer(msgspec.structs.replace(plain, moments=[*plain.moments, *more]))
     assert "In random order of pages it comes back at 2.5 GB/s" in found
     assert "is swept in that order at 3,000 GB/s" in found
+
+
+def test_what_has_left_and_is_counted_is_said() -> None:
+    from managed_memory import answer
+
+    found = answer(report([GIB, GIB, 7 * GIB, 7 * GIB], process=False))
+    assert "So for the card NVML counts what is on the card, and what has left it too." in found
 
 
 def test_without_nvml_nothing_is_said_of_it() -> None:

@@ -74,6 +74,9 @@ def test_who_fails_where_others_do_not_is_behind_and_who_is_served_alone_is_firs
     assert place(report, "churn", NATIVE, "time") is None  # nobody to be compared with
     report.rows.append(lacking("churn", NATIVE, "rmm_async", "out of memory"))
     assert judged(report) == ("met", "alone served")
+    # A crash says nothing of who is better.
+    report.rows.append(lacking("churn", NATIVE, "rmm_arena", "failed"))
+    assert place(report, "churn", NATIVE, "time") is None
 
 
 @pytest.mark.parametrize("report", [row("time", rmm_pool=1.0), row("time", pool=1.0)])
@@ -114,6 +117,12 @@ def test_of_the_small_card_each_size_is_set_beside_the_pool_that_takes_none() ->
     assert found.keys() == {"right", "too small"}
     assert found["right"][0] == "missed" and found["right"][1].startswith("`fixed_pool` first")
     assert found["too small"] == ("met", "alone served")
+
+
+def test_of_the_small_card_nothing_is_said_where_the_run_was_stopped_before_the_pool() -> None:
+    report = made(ALLOCATORS, {(MEMORY_LIMITED, "right", "fixed_pool"): {"time": around(90.0)}})
+    report.rows.append(lacking(MEMORY_LIMITED, "default", "pool", "not run"))
+    assert of_allocators(report) == []
 
 
 def test_calls_from_python_are_not_set_beside_calls_from_cpp() -> None:

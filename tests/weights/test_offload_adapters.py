@@ -152,6 +152,12 @@ def test_streamed_weights_are_elsewhere_and_others_are_not() -> None:
         unstreamed.check(model)
     model[0].scale = torch.nn.Parameter(torch.ones(400, device=ELSEWHERE))
     unstreamed.check(model)
+    # A number of its own that a module counts with may come from the host.
+    counting = stack(400, 400)
+    counting[0].register_buffer("steps", torch.zeros((), device=ELSEWHERE))
+    numbers = Unstreamed(analyse(torch, counting, small=100_000, meta=True), ELSEWHERE)
+    counting[0].steps = torch.tensor(1.0)
+    numbers.check(counting)
     model[1].weight = torch.nn.Parameter(torch.ones(4, 400))
     with pytest.raises(
         RuntimeError, match=r"^1.weight was moved or replaced .* on cpu, not on met"

@@ -289,8 +289,12 @@ CUresult set(Call& call, std::uint64_t destination, const Box& box, const Stride
     const bool aligned = destination % width == 0 && (box.height == 1 || strides.row % width == 0);
     if (!aligned) return CUDA_ERROR_INVALID_VALUE;
     const auto memory = memory_of(call, Side{destination, strides}, box, true);
-    // As a real card: a captured one is not looked at before it runs.
-    if (!memory && stream->capture == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    const bool captured = stream->capture != nullptr;
+    // As a real card: whether there is memory is looked at when a captured one runs.
+    const bool later = captured && box.height == 1 &&
+                       is_sound(box, strides, Space::kMostAddresses) &&
+                       call.machine().space().is_device_address(destination);
+    if (!memory && !later) return CUDA_ERROR_INVALID_VALUE;
     Machine& machine = call.machine();
     const Link& link = machine.profile().link;
     Operation* operation = call.prepare(Kind::set, Lane::on_device, stream);
@@ -309,7 +313,9 @@ CUresult set(Call& call, std::uint64_t destination, const Box& box, const Stride
     });
     const CUresult result = call.enqueue(operation);
     // Documented: never waits for device memory, always for page-locked host memory.
-    if (result != CUDA_SUCCESS || !synchronous || *memory == Memory::device) return result;
+    if (result != CUDA_SUCCESS || !synchronous || captured || *memory == Memory::device) {
+        return result;
+    }
     call.observe();
     return call.wait_for(stream);
 }

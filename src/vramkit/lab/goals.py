@@ -21,6 +21,7 @@ from vramkit.report.units import count_text
 OURS = "pool"
 KEEPS_NOTHING = "direct"
 HELD = "over_in_use"
+TOOK_NO_PART = ("not here", "not run")
 FROM_CPP = frozenset(each.name for each in ours.OURS)
 """The others are called from Python. Where these are not, their times cannot be set beside each
 other."""
@@ -65,10 +66,12 @@ def place(
         for row in report.rows
         if (row.workload, row.arm) == (workload, arm)
         and (among is None or row.subject in among)
-        and row.outcome not in ("not here", "not run")
+        and row.outcome not in TOOK_NO_PART
     }
-    if own_arm is not None and (own := report.row(workload, OURS, own_arm)) is not None:
-        rows[OURS] = own
+    if own_arm is not None:
+        own = report.row(workload, OURS, own_arm)
+        if own is not None and own.outcome not in TOOK_NO_PART:
+            rows[OURS] = own
     values = {name: row.values[quantity] for name, row in rows.items() if row.values.get(quantity)}
     if OURS not in rows or len(rows) < 2 or not values:
         return None
@@ -80,8 +83,10 @@ def place(
         outcome = rows[OURS].outcome
         return None if outcome == "measured" else judged("missed", f"{outcome}; others are served")
     if len(values) == 1:
-        failed = {name: row.outcome for name, row in rows.items() if row.outcome != "measured"}
-        return judged("met", "alone served") if len(failed) == len(rows) - 1 else None
+        others = [row.outcome for name, row in rows.items() if name != OURS]
+        if all(outcome == "out of memory" for outcome in others):
+            return judged("met", "alone served")
+        return None
     mark, figures = _judge(values)
     kept = {name: each for name, each in values.items() if name != KEEPS_NOTHING}
     if mark == "missed" and quantity == HELD and len(kept) < len(values):

@@ -220,7 +220,6 @@ class ModelHooks(_NotCopied):
         buffers = self._unstreamed.explain()
         if buffers is not None:
             error.add_note(buffers)
-            return
         uncalled = [part.name for part in self._parts if not part.was_called]
         if uncalled:
             error.add_note(

@@ -210,7 +210,7 @@ def async_gains_at_most(part: float) -> Judge:
             found = compare(ours, pool)
             few |= found.verdict == "too few"
             unsure |= ratio(pool, ours).most - 1 > part
-            if found.verdict == "lower" and gains[workload.name] > part:
+            if found.verdict == "lower" and ratio(pool, ours).least - 1 > part:
                 clear.append(workload.name)
         if not gains:
             return NOT_MEASURED
@@ -381,11 +381,10 @@ def all_within(part: float) -> Judge:
         figures = f"in {within} of {len(widest)} workloads; {percent(widest[most].relative)} "
         figures += f"in {most}"
         rule = f"confirmed: slowest over fastest below {percent(part)} everywhere, with the spread"
-        apart = [each for each in widest.values() if each.relative >= part]
         verdict: Verdict = "confirmed"
         if any(each.verdict == "too few" for each in widest.values()):
             return Judged("cannot be said here", f"{TOO_FEW}; {figures}", rule)
-        if any(each.verdict == "higher" for each in apart):
+        if any(each.verdict == "higher" and each.least >= part for each in widest.values()):
             verdict = "not confirmed"
         elif any(each.most >= part for each in widest.values()):
             verdict = "cannot be said here"

@@ -144,7 +144,7 @@ def all_within(report: Report) -> Judged:
             continue
         parts.append(f"{name} {change_text(difference)}")
         differs = difference.verdict in ("lower", "higher")
-        beyond |= differs and abs(difference.relative) >= WITHIN
+        beyond |= differs and _size(difference).least >= WITHIN
         unsure |= max(abs(difference.least), abs(difference.most)) >= WITHIN
     if not parts:
         return NOT_MEASURED

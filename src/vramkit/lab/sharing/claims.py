@@ -201,7 +201,7 @@ def _cost_of_managed(managed: Managed) -> tuple[str, Verdict, str]:
     return (
         f"{_percent(part)} on an {managed.card}: sweeps of {bytes_text(managed.nbytes)} at "
         f"{rate_text(managed.first_rate)} at the first touch, {rate_text(managed.later_rate)} "
-        f"later, and {rate_text(managed.native_rate)} with memory of cuMemAlloc.",
+        f"later, and {rate_text(managed.native_rate)} with memory of cuMemAlloc, each once.",
         "confirmed" if near else "in part" if part > 0 else "not confirmed",
         f"confirmed: between half and twice {_percent(claimed)} for {ADDED_PASSES:,} sweeps, of "
         "which the first touches the memory; in part: another cost",
