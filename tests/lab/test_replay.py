@@ -16,10 +16,10 @@ from vramkit.lab.program import Program, ProgramBuilder
 from vramkit.lab.replay import REPLAY
 from vramkit.lab.replay.cards import Cards
 from vramkit.lab.replay.settings import read_once, trace_named, traces
-from vramkit.lab.replay.watched import MOST_POINTS, Watched
 from vramkit.lab.result import Report, Row
 from vramkit.lab.subjects import SUBJECTS
 from vramkit.lab.traces import TraceError
+from vramkit.lab.watched import MOST_POINTS, Watched
 from vramkit.lab.worker import checked
 from vramkit.report.blocks import LineChart, MemoryMap, Table, Text
 

@@ -32,9 +32,10 @@ from vramkit.lab.weights.study import (
     WAITS_20_MS,
     Cell,
     cell_of,
+    link_text,
 )
 from vramkit.lab.weights.tables import chart
-from vramkit.report.blocks import Table, Timeline
+from vramkit.report.blocks import BarChart, Table, Timeline
 from vramkit.weights import POLICIES
 from vramkit.weights.passes import Host
 
@@ -183,6 +184,37 @@ def test_a_table_of_the_sweep_has_the_links_that_were_measured() -> None:
     for table in (sweep.by_issue(report), sweep.by_depth(report)):
         assert {row[0] for row in table.rows} == {swept[0].case.workload}
     assert all(any(cells) for _, *cells in sweep.contrasts(report).rows)
+
+
+def test_the_plot_of_the_sweep_has_time_by_depth_and_timing_of_each_link(driver: Driver) -> None:
+    """Here a pass takes longer with a shallow ring, and with ffn late."""
+    late = {"attn": 0, "ffn": 10, "end": 20, sweep.ON_DEMAND: 30}
+    figures = {
+        (each.case, wait, f"steady_{host}"): 1000.0 / each.depth
+        + late[each.ffn]
+        + each.own_ffn_first
+        + 5000 * (wait == "block")
+        + 7000 * (host != sweep.DRAWN_HOST)
+        for each in sweep.all_swept()
+        for wait in sweep.WAITS
+        for host in HOSTS
+        if each.link != sweep.LINKS[0]
+    }
+    report = made_up(SWEEP, driver, figures)
+    (drawn,) = (block for block in SWEEP.blocks(report) if isinstance(block, BarChart))
+    assert drawn == sweep.chart(report)
+    links = [link_text(link) for link in sweep.LINKS[1:]]
+    timings = [(0, "ffn at attn"), (10, "ffn at ffn"), (20, "ffn at end"), (30, "ffn on demand")]
+    # With own ffn first or not: the middle of the two, and both.
+    expected = [
+        (link, f"depth {depth}", timing, *(1000 / depth + ms + own for own in (0.5, 0, 1)))
+        for link in links
+        for depth in (1, 2, 4)
+        for ms, timing in timings
+    ]
+    found = [(bar.group, bar.label, bar.series, bar.value, bar.low, bar.high) for bar in drawn.bars]
+    assert found == expected
+    assert not any(isinstance(each, BarChart) for each in SWEEP.blocks(made_up(SWEEP, driver, {})))
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)

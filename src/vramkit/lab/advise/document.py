@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import vramkit
 from vramkit.lab.advise.advising import Advised
+from vramkit.lab.advise.plots import plots
 from vramkit.lab.advise.rules import Advice, Verdict
 from vramkit.report.blocks import (
     Block,
@@ -50,7 +51,7 @@ def document(file: str, advised: Sequence[Advised], profile: str) -> Document:
 
 
 def _blocks(advised: Advised) -> list[Block]:
-    blocks: list[Block] = [_figures(advised)]
+    blocks: list[Block] = [_figures(advised), *plots(advised)]
     for advice in advised.advice:
         blocks += _advice(advice)
     return blocks
@@ -74,8 +75,7 @@ def _figures(advised: Advised) -> Figures:
 
 
 def _advice(advice: Advice) -> list[Block]:
-    title = f"{advice.topic}: {advice.verdict}"
-    blocks: list[Block] = [Callout(TONES[advice.verdict], title, advice.text)]
+    blocks: list[Block] = [Callout(TONES[advice.verdict], advice.title, advice.text)]
     if advice.predicted:
         rows = [[each.what, f"{each.bound} {each.shown}"] for each in advice.predicted]
         blocks.append(Table(["predicted", ""], rows, numeric=[1]))

@@ -59,6 +59,10 @@ class Advice(msgspec.Struct, frozen=True):
     check: list[str] = []
     """How to see for oneself: commands, or lines of Python."""
 
+    @property
+    def title(self) -> str:
+        return f"{self.topic}: {self.verdict}"
+
 
 class Card(msgspec.Struct, frozen=True):
     """The card that the advice is for, and what driver calls and copies cost on it."""

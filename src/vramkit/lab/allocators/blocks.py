@@ -6,17 +6,18 @@ from vramkit.lab.allocators.cases import all_cases
 from vramkit.lab.allocators.claims import CLAIMS
 from vramkit.lab.allocators.experiment import ENGINES
 from vramkit.lab.allocators.goals import places
+from vramkit.lab.allocators.memory_limited import CARD, SIZINGS
 from vramkit.lab.allocators.memory_limited import NAME as MEMORY_LIMITED
-from vramkit.lab.allocators.memory_limited import SIZINGS
 from vramkit.lab.allocators.shares import kernels_text, shares
 from vramkit.lab.allocators.workloads import WORKLOADS
 from vramkit.lab.claims import claim_table
 from vramkit.lab.goals import RULE, goal_table
+from vramkit.lab.memory_plots import memory_over_time, peak_maps
 from vramkit.lab.ranking import measured, medians
 from vramkit.lab.result import Report
 from vramkit.lab.samples import Range
 from vramkit.lab.tables import rows_of, subject_bars, subject_table
-from vramkit.report.blocks import Block, Table, Text
+from vramkit.report.blocks import Block, Level, Table, Text
 from vramkit.report.units import Unit, bytes_text, value_text
 
 FIGURES = ("time", "pair", "first", "peak_held", "average_held", "over_in_use")
@@ -58,6 +59,9 @@ def blocks(report: Report) -> list[Block]:
     for workload, arm in limited:
         title = f"A card of 4 GiB, 3.5 GiB in use at the peak; size: {arm}"
         found.append(subject_table(report, workload, arm, LIMITED, title))
+        rows, card = rows_of(report, workload, arm), Level("the card", CARD)
+        over_time = f"Memory over time on the card of 4 GiB; size: {arm}"
+        found += [*memory_over_time(over_time, rows, levels=[card]), *peak_maps(rows)]
     if limited:
         found.append(subject_bars(report, limited, "average_held", "Held over time, 4 GiB card"))
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vramkit.lab.allocators.memory_limited import NAME as MEMORY_LIMITED
 from vramkit.lab.allocators.memory_limited import SIZINGS
 from vramkit.lab.allocators.workloads import MUTEX, WORKLOADS, Workload
-from vramkit.lab.experiment import Case, Finding, Lab
+from vramkit.lab.experiment import Case, Finding, Lab, Measured
 from vramkit.lab.result import Quantity, Report
 from vramkit.lab.settings import Setting, Settings
 from vramkit.report.blocks import Block
@@ -85,7 +85,7 @@ class Allocators:
             cases += [Case(MEMORY_LIMITED, sizing.arm) for sizing in SIZINGS]
         return cases
 
-    def measure(self, case: Case, subject: str, lab: Lab) -> dict[str, float]:
+    def measure(self, case: Case, subject: str, lab: Lab) -> dict[str, float] | Measured:
         from vramkit.lab.allocators.frameworks import measure_framework
         from vramkit.lab.allocators.native import measure_memory_limited, measure_native
         from vramkit.lab.subjects import SUBJECTS

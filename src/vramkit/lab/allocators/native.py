@@ -6,7 +6,8 @@ plays it from Python for all of them, so that all pay the same for it.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -16,7 +17,8 @@ from vramkit.lab.allocators.memory_limited import CARD, memory_limited_program, 
 from vramkit.lab.allocators.model import bytes_per_second, kernel_seconds
 from vramkit.lab.allocators.programs import STEADY, program_of
 from vramkit.lab.allocators.workloads import WORKLOADS
-from vramkit.lab.experiment import Lab, Unmeasured
+from vramkit.lab.experiment import Lab, Measured, Unmeasured
+from vramkit.lab.memory_plots import with_plots
 from vramkit.lab.player import Measure, Played, play
 from vramkit.lab.program import Program
 from vramkit.lab.small_card import small_card
@@ -57,7 +59,8 @@ def measure_native(
     return values
 
 
-def measure_memory_limited(arm: str, subject: Subject, lab: Lab) -> dict[str, float]:
+def measure_memory_limited(arm: str, subject: Subject, lab: Lab) -> Measured:
+    """Time and memory, each in a play of its own on a fresh card, and what is drawn."""
     sizing = sizing_of(arm)
     if sizing.size is not None and not subject.needs_size:
         raise Unmeasured("takes no size: see the row without one")
@@ -67,7 +70,16 @@ def measure_memory_limited(arm: str, subject: Subject, lab: Lab) -> dict[str, fl
         timed = _play(program, subject, room, lab, "time")
     with small_card(lab, CARD):
         kept = _play(program, subject, room, lab, "memory")
-    return {**times_of(timed.sections[0], program), **_memory(kept)}
+
+    @contextmanager
+    def opened() -> Iterator[Allocator]:
+        with small_card(lab, CARD), subject.open(lab.device, room) as allocator:
+            yield allocator
+
+    values = {**times_of(timed.sections[0], program), **_memory(kept)}
+    return with_plots(
+        values, lab, opened, lambda one: play(program, one, lab.device, measure="memory")
+    )
 
 
 def _play(

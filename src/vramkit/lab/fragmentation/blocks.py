@@ -7,9 +7,15 @@ from vramkit.lab.fragmentation.changes import change, change_text, explanation
 from vramkit.lab.fragmentation.claims import CLAIMS
 from vramkit.lab.fragmentation.experiment import EXTREMES, NEARLY_FULL
 from vramkit.lab.fragmentation.goals import places
-from vramkit.lab.fragmentation.measuring import ALONE, TOUCH
+from vramkit.lab.fragmentation.measuring import ALONE, DRAWN, TOUCH
 from vramkit.lab.fragmentation.programs import ARMS, PHASES
 from vramkit.lab.goals import RULE, goal_table
+from vramkit.lab.memory_plots import (
+    SIZES_NOT_DRAWN,
+    memory_over_time,
+    peak_maps,
+    without_size,
+)
 from vramkit.lab.ranking import measured
 from vramkit.lab.result import Report
 from vramkit.lab.samples import Spread
@@ -30,6 +36,9 @@ PHASES_TEXT = (
     "Allocators of other libraries are called from Python, ours from C++: compare the phases of "
     "one allocator, not allocators."
 )
+PHASES_OVER_TIME = (
+    "Phase 1 is the low start; what the mixed phase 2 leaves stays in use from then on."
+)
 MEMORY = ("peak_held", "average_held", "over_in_use")
 MIXED = ("mix_2", "mix_4")
 
@@ -48,6 +57,8 @@ def blocks(report: Report) -> list[Block]:
                 found.append(subject_table(report, workload, arm, columns, ""))
                 mixed = f"The mixed phases and memory; {words}"
                 found.append(subject_table(report, workload, arm, (*MIXED, *MEMORY), mixed))
+            if (workload, arm) == DRAWN:
+                found += _over_time(report)
     for workload in EXTREMES:
         if rows_of(report, workload, ""):
             columns = ["early", "late", *MEMORY]
@@ -60,6 +71,15 @@ def blocks(report: Report) -> list[Block]:
         found.append(subject_table(report, NEARLY_FULL, "", columns, title))
         found.append(subject_bars(report, [(NEARLY_FULL, "")], "one_piece", title))
     return found
+
+
+def _over_time(report: Report) -> list[Block]:
+    rows = rows_of(report, *DRAWN)
+    title = "Memory along the phases, as in the study"
+    return [
+        *memory_over_time(title, without_size(rows), f"{PHASES_OVER_TIME} {SIZES_NOT_DRAWN}"),
+        *peak_maps(rows),
+    ]
 
 
 def _phases_chart(report: Report, workload: str, arm: str, title: str) -> BarChart:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vramkit.lab.experiment import Case, Finding, Lab
+from vramkit.lab.experiment import Case, Finding, Lab, Measured
 from vramkit.lab.result import Quantity, Report
 from vramkit.lab.settings import Setting, Settings
 from vramkit.report.blocks import Block
@@ -72,7 +72,7 @@ class Fragmentation:
         phases = [Case(workload, arm) for workload in (ALONE, TOUCH) for arm in ARMS]
         return [*phases, *(Case(name) for name in (*EXTREMES, NEARLY_FULL))]
 
-    def measure(self, case: Case, subject: str, lab: Lab) -> dict[str, float]:
+    def measure(self, case: Case, subject: str, lab: Lab) -> dict[str, float] | Measured:
         from vramkit.lab.fragmentation.measuring import measure_case
         from vramkit.lab.subjects import SUBJECTS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from vramkit.lab.experiment import Case, Lab
+from vramkit.lab.experiment import Case, Lab, Measured
 from vramkit.lab.fragmentation.nearly_full import measure_nearly_full
 from vramkit.lab.fragmentation.programs import (
     PHASES,
@@ -14,6 +14,7 @@ from vramkit.lab.fragmentation.programs import (
     size_range_program,
     small_blocks_program,
 )
+from vramkit.lab.memory_plots import with_plots
 from vramkit.lab.player import Played, Section, play
 from vramkit.lab.program import Program
 from vramkit.lab.subjects.subject import Room
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
     from vramkit.lab.subjects.subject import Subject
 
 ALONE, TOUCH = "alone", "touch"
+DRAWN = ALONE, "cold"
+"""The phases as in the study: memory along them is drawn."""
 READ_EVERY = 64
 """Of small blocks: some libraries take longer to say what they hold than to allocate. That misses
 less than 64 blocks of 8 KiB."""
 
 
-def measure_case(case: Case, subject: Subject, lab: Lab) -> dict[str, float]:
+def measure_case(case: Case, subject: Subject, lab: Lab) -> dict[str, float] | Measured:
     scale = float(str(lab.settings["scale"]))
     match case.workload:
         case "nearly_full":
@@ -51,7 +54,16 @@ def measure_case(case: Case, subject: Subject, lab: Lab) -> dict[str, float]:
     }
     mixed = [timed.section(name) for name in ("mix_2", "mix_4")]
     values |= {each.name: of_a_call(each) for each in mixed if each.allocations}
-    return values | _memory(kept)
+    values |= _memory(kept)
+    if (case.workload, case.arm) != DRAWN:
+        return values
+    room = Room(program.peak_in_use)
+    return with_plots(
+        values,
+        lab,
+        lambda: subject.open(lab.device, room),
+        lambda one: play(program, one, lab.device, measure="memory"),
+    )
 
 
 def default_blocks(lab: Lab) -> int:

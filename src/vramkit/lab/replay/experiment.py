@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vramkit import Pool
 from vramkit.lab.experiment import Case, Finding, Lab, Measured, Setting, Settings, Unmeasured
+from vramkit.lab.memory_plots import peak_map
 from vramkit.lab.player import Played, play
 from vramkit.lab.replay import findings, page
 from vramkit.lab.replay.cards import Cards
@@ -19,16 +20,15 @@ from vramkit.lab.replay.settings import (
     trace_named,
     traces,
 )
-from vramkit.lab.replay.watched import Watched
 from vramkit.lab.result import Quantity, Report
 from vramkit.lab.subjects import SUBJECTS, Room, missing
+from vramkit.lab.watched import Watched, pool_at_peak
 
 if TYPE_CHECKING:
     from vramkit.driver import Driver
     from vramkit.lab.program import Program
     from vramkit.lab.subjects import Subject
     from vramkit.lab.traces import Trace
-    from vramkit.pool.snapshot import Snapshot
     from vramkit.report.blocks import Block
 
 QUANTITIES = {
@@ -102,9 +102,13 @@ def _measured(trace: Trace, subject: Subject, lab: Lab) -> Measured:
     drawings: list[Block] = []
     if lab.repetition == 0:
         drawings = [page.about(trace, lab.settings)]
-        snapshot = _snapshot_at(watched.peak_at(), paced, subject, lab, limit)
+        snapshot = pool_at_peak(
+            lambda: subject.open(lab.device, _room(paced, subject, limit)),
+            lambda allocator: play(paced, allocator, lab.device, measure="memory"),
+            watched,
+        )
         if snapshot is not None:
-            drawings.append(page.peak_map(snapshot))
+            drawings.append(peak_map(snapshot))
             values["fragmentation"] = float(snapshot.stats["fragmentation_rate"])
     values |= _time(program_of(trace, lab.settings, lab.seed), subject, lab, limit)
     return Measured(values, watched.series(), drawings)
@@ -135,20 +139,6 @@ def _memory(
         if isinstance(allocator.resource, Pool):
             values["moved"] = allocator.resource.stats().remapped_bytes
     return values, watched
-
-
-def _snapshot_at(
-    event: int, program: Program, subject: Subject, lab: Lab, limit: int | None
-) -> Snapshot | None:
-    """Of vramkit's pool, after so many calls; None for other allocators."""
-    taken: list[Snapshot] = []
-    with subject.open(lab.device, _room(program, subject, limit)) as allocator:
-        pool = allocator.resource
-        if not isinstance(pool, Pool):
-            return None
-        watched = Watched(allocator, event, lambda: taken.append(pool.snapshot()))
-        play(program, watched, lab.device, measure="memory")
-    return taken[0] if taken else None
 
 
 def _limited(trace: Trace, subject: Subject, lab: Lab) -> Measured:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from vramkit.lab.memory_plots import SIZES_NOT_DRAWN, memory_over_time, peak_maps, without_size
 from vramkit.lab.replay.settings import SMALLEST, WITH_LIMIT
 from vramkit.lab.result import Report, Row
 from vramkit.lab.settings import Settings
-from vramkit.lab.subjects import SUBJECTS
 from vramkit.lab.traces.programs import MOST_AHEAD
 from vramkit.lab.traces.trace import Kind, Trace
 from vramkit.lab.words import spread_text
-from vramkit.pool.map import map_block
-from vramkit.report.blocks import Axis, Block, LineChart, MemoryMap, Series, Table, Text
+from vramkit.report.blocks import Block, Table, Text
 from vramkit.report.units import bytes_text, count_text
 
-if TYPE_CHECKING:
-    from vramkit.pool.snapshot import Snapshot
-
-MAP_ROWS = 24
 MEMORY = ("in_use", "held", "held_ratio", "average_held", "fragmentation", "moved")
 TIME = ("time", "call", "native_call", "allocation_share")
 FLATTERED = (
@@ -68,10 +62,6 @@ def _kernels(trace: Trace, settings: Settings, *, dealt: bool) -> str:
     )
 
 
-def peak_map(snapshot: Snapshot) -> MemoryMap:
-    return map_block(snapshot, "Memory of vramkit's pool when it held most", MAP_ROWS)
-
-
 # Of a whole report
 
 
@@ -96,8 +86,10 @@ def _blocks(report: Report, workload: str) -> Iterator[Block]:
     limited = rows_of(report, workload, WITH_LIMIT)
     yield from _figures(report, limited, f"{workload}: memory, with a limit", MEMORY)
     yield from _cards(report, workload)
-    yield from _over_time(workload, rows)
-    yield from [each for each in drawings if isinstance(each, MemoryMap)]
+    yield from memory_over_time(
+        f"{workload}: memory over time", without_size(rows), SIZES_NOT_DRAWN
+    )
+    yield from peak_maps(rows)
 
 
 def _figures(
@@ -145,34 +137,3 @@ def _fits(row: Row | None) -> str:
     if row.arm == SMALLEST and (found := row.values.get("smallest_card")):
         return bytes_text(found[-1])
     return "fits" if row.outcome == "measured" else row.outcome
-
-
-def _over_time(workload: str, rows: list[Row]) -> Iterator[LineChart]:
-    drawn = [row for row in rows if _is_whole(row) and not _has_a_size(row.subject)]
-    if drawn:
-        yield LineChart(
-            f"{workload}: memory over time",
-            [
-                _series("in use", drawn[0], "in_use"),
-                *(_series(f"held by {row.subject}", row, "held") for row in drawn),
-            ],
-            Axis("allocations and frees"),
-            Axis("memory", "bytes"),
-            caption="The peaks of equal stretches of the program. Allocators that take a size of "
-            "their own at once are not drawn.",
-        )
-
-
-def _is_whole(row: Row) -> bool:
-    """A result may have been changed by others."""
-    lengths = {len(row.series.get(name, ())) for name in ("event", "in_use", "held")}
-    return len(lengths) == 1 and 0 not in lengths
-
-
-def _has_a_size(subject: str) -> bool:
-    return subject in SUBJECTS and SUBJECTS[subject].needs_size
-
-
-def _series(name: str, row: Row, which: str) -> Series:
-    points = zip(row.series["event"], row.series[which], strict=True)
-    return Series(name, [(at, value) for at, value in points], step=True)

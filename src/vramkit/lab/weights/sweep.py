@@ -25,7 +25,7 @@ from vramkit.lab.weights.study import (
     Cell,
     link_text,
 )
-from vramkit.report.blocks import Block, Table
+from vramkit.report.blocks import BarChart, Block, Table, ValueBar
 from vramkit.weights import Policy
 from vramkit.weights.passes import Host
 
@@ -37,6 +37,8 @@ WAITS: tuple[Wait, ...] = ("event", "block")
 DEPTHS = (1, 2, 4)
 POINTS = ("attn", "ffn", "end")
 LINKS = (PROFILE_RATE, WAITS_5_MS, AS_COMPUTE, LINK_BOUND)
+DRAWN_HOST: Host = "group"
+"""Where depth and timing count most: a host that is ahead hides them."""
 ON_DEMAND = ""
 """In the place of a point: the group is copied on demand, or first thing in its layer."""
 
@@ -119,7 +121,8 @@ class Sweep:
 
     def blocks(self, report: Report) -> list[Block]:
         tables = [contrasts(report), by_issue(report), by_depth(report)]
-        return [claim_table(report, claims(report)), *tables]
+        drawn = chart(report)
+        return [claim_table(report, claims(report)), *([drawn] if drawn.bars else []), *tables]
 
 
 def steady(report: Report, swept: Swept, wait: Wait, host: Host) -> float | None:
@@ -240,7 +243,40 @@ def _percent(share: float, digits: int = 1) -> str:
     return f"{round(100 * share, digits) + 0.0:.{digits}f}"  # no -0.0
 
 
-# Tables
+# Tables and a plot
+
+
+def chart(report: Report) -> BarChart:
+    """Steady passes by depth and by when ffn is issued, on each link."""
+    bars = []
+    for link in LINKS:
+        for depth in DEPTHS:
+            for point in (*POINTS, ON_DEMAND):
+                found = [
+                    steady(report, each, "event", DRAWN_HOST)
+                    for each in all_swept()
+                    if (each.link, each.depth, each.ffn) == (link, depth, point)
+                ]
+                if walls := [wall for wall in found if wall is not None]:
+                    bars.append(
+                        ValueBar(
+                            f"depth {depth}",
+                            statistics.median(walls),
+                            min(walls),
+                            max(walls),
+                            series=f"ffn at {point}" if point != ON_DEMAND else "ffn on demand",
+                            group=link_text(link),
+                        )
+                    )
+    return BarChart(
+        f"A steady pass by depth and timing, {STEPS[DRAWN_HOST]}",
+        bars,
+        "ms",
+        "depth",
+        "lower",
+        caption="With event waits. The median of the policies that differ in the rest alone, when "
+        "attn is issued and own ffn first or not, and from the least to the most of them.",
+    )
 
 
 def contrasts(report: Report) -> Table:

@@ -1,16 +1,23 @@
-"""What an allocator holds along a program, in few points."""
+"""What an allocator holds along a program, in few points, and where its memory is at the peak."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
+
+from vramkit import Pool
 
 if TYPE_CHECKING:
     from vramkit.driver import Stream
     from vramkit.lab.subjects.subject import Allocator
+    from vramkit.pool.snapshot import Snapshot
 
 MOST_POINTS = 240
+
+Opened = Callable[[], AbstractContextManager["Allocator"]]
+"""A new allocator each time."""
 
 
 class Watched:
@@ -68,3 +75,17 @@ class Watched:
             "in_use": [float(max(self._in_use[part])) for part in parts],
             "held": [float(max(self._held[part])) for part in parts],
         }
+
+
+def pool_at_peak(
+    opened: Opened, go: Callable[[Allocator], object], watched: Watched
+) -> Snapshot | None:
+    """Of vramkit's pool when it held most, where `watched` went the same way before; None for other
+    allocators. When that is, is known at the end alone, so all is done once more."""
+    taken: list[Snapshot] = []
+    with opened() as allocator:
+        pool = allocator.resource
+        if not isinstance(pool, Pool):
+            return None
+        go(Watched(allocator, watched.peak_at(), lambda: taken.append(pool.snapshot())))
+    return taken[0] if taken else None
