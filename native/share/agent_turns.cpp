@@ -22,7 +22,9 @@ constexpr std::uint64_t kKeptSpare = std::uint64_t{32} << 20;
 void Agent::act() {
     if (phase_ == Phase::stopping) go_on_stopping();
     if (phase_ == Phase::starting || filling_) go_on_bringing();
-    if (phase_ == Phase::running && !sources_.empty()) pull_credits();
+    // Before it stops, too: a capture may need memory to its end.
+    const bool works = phase_ == Phase::running || phase_ == Phase::stopping;
+    if (works && !sources_.empty()) pull_credits();
     settle_needs();
     if (Clock::now() >= next_tick_) every_so_often();
 }

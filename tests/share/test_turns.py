@@ -99,6 +99,42 @@ def test_a_quantum_that_has_begun_is_finished() -> None:
     assert world.phase(second) is Phase.STOPPED or second.ran == 0 or world.stops() == 1
 
 
+def test_who_cannot_stop_yet_gets_what_it_allocates() -> None:
+    """Within a capture: from the one that waits for the turn, and not before it is known to be
+    more than launches in flight."""
+    world, first, second = two()
+    first.yields = False
+    world.run(until=30)
+    assert world.phase(first) is Phase.STOPPING
+    first.allocate(0, 2 * GIB)
+    world.settle()
+    world.run(until=30.2)
+    assert first.memory[0].pending == 2 * GIB
+    moved = second.evicted
+    world.run(until=31)
+    assert (first.memory[0].pending, second.evicted - moved) == (0, 2 * GIB)
+    # Passed over meanwhile. When it stops, the other one has its turn, with all its memory.
+    first.yields = True
+    world.run(until=100)
+    assert second.ran > 20
+
+
+def test_who_is_about_to_stop_makes_nobody_move_out() -> None:
+    world, first, second = two()
+    world.run(until=29.9)
+    first.frozen = True  # for a moment: launches in flight
+    world.run(until=30)
+    assert world.phase(first) is Phase.STOPPING
+    moved = second.evicted
+    first.allocate(0, 2 * GIB)
+    world.settle()
+    world.run(until=30.1)
+    world.thaw(first)
+    world.settle()
+    world.run(until=32)
+    assert second.evicted == moved and world.phase(second) is Phase.RUNNING
+
+
 def test_an_idle_program_is_stopped_at_once() -> None:
     world = World({0: 16 * GIB})
     interactive = world.add(Worker(world, 1, {0: 12 * GIB}, spell=5, pause=1000))

@@ -13,7 +13,8 @@ def shortage(program: Program, card: CardAccounts) -> int:
     """Bytes that a program lacks on a card, beside those that are on their way."""
     account = card.accounts[program.client]
     # One that runs has what it uses; only an allocation that waits can lack something.
-    wanted = account.required if program.phase is Phase.RUNNING else account.total
+    runs = program.phase in (Phase.RUNNING, Phase.STOPPING)
+    wanted = account.required if runs else account.total
     return max(0, wanted - account.held - card.coming(account))
 
 

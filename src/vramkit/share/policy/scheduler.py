@@ -37,6 +37,8 @@ from vramkit.share.protocol import (
 
 # A process whose connection has ended is waited for this long before anybody is called blocked.
 ENDS_WITHIN = 1.0
+# A program that works stops in less than this, by the bound on its launches in flight.
+STOPS_WITHIN = 0.25
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,9 @@ class Scheduler:
         for program in self.programs.values():
             if program.on and program.client not in kept:
                 self._stop(program)
+        for program in self.programs.values():
+            if program.phase is Phase.STOPPING and program.stopped_while is Phase.RUNNING:
+                self._let_finish(program)
         for program in chosen:
             self._bring(program, kept)
         for card in self.ledger.cards.values():
@@ -337,6 +342,17 @@ class Scheduler:
                 self._tell(program, Start(program.turn))
             elif got:
                 self._fill(program)
+
+    def _let_finish(self, program: Program) -> None:
+        """What does not stop soon may be within a capture, which has to end first and can neither
+        wait nor go without the memory that it allocates."""
+        for account in self.ledger.accounts(program.client):
+            card = self.ledger.cards[account.card]
+            missing = eviction.shortage(program, card)
+            if missing and self._now < program.stop_sent + STOPS_WITHIN:
+                self._wake(program.stop_sent + STOPS_WITHIN)
+            elif missing:
+                self._evict(card, set(), missing - self._grant(account, missing), account)
 
     def _grant(self, account: Account, wanted: int) -> int:
         nbytes = min(wanted, self.ledger.cards[account.card].free)
