@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from vramkit.driver import Device, Driver, Stream
+from vramkit.driver.timeline import moved
 from vramkit.report.units import bytes_text, time_text
-from vramkit.weights import Group, WeightManager
+from vramkit.weights import Group, WeightManager, recording
 from vramkit.weights.passes import run_passes
 from vramkit.weights.recording import NOT_SEEN, measured_pass, record_passes
 
@@ -181,6 +182,19 @@ def test_a_card_shows_what_is_known(driver: Driver, monkeypatch: pytest.MonkeyPa
         ]
         assert drawn.caption == NOT_SEEN
         assert recorded.copied_beside() == {"attn": 0, "ffn": 0}
+
+
+@pytest.mark.parametrize("ahead", [1e-3, -1e-3])
+def test_clocks_that_differ_a_little_move_no_work_to_another_pass(
+    device: Device, source: int, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """The card's clock, of one that is set beside the host's."""
+    monkeypatch.setattr(recording, "moved", lambda spans, seconds: moved(spans, seconds + ahead))
+    with WeightManager(device, GROUPS, [source] * len(GROUPS), budget=TWO_LAYERS) as weights:
+        for recorded in record_passes(weights, SECONDS, passes=2):
+            for name in ("attn", "ffn"):
+                spans = [span.name for span in recorded.lane(name)]
+                assert spans == [f"compute {layer}.{name}" for layer in range(6)]
 
 
 def _pass(weights: WeightManager, stream: Stream, times: Sequence[float] = SECONDS) -> None:

@@ -214,7 +214,13 @@ def _pass(
         TimelineSpan(wait.name, CPU if wait.for_weights else IN_STEP, 0, wait.start, wait.end)
         for wait in time.waits
     ]
-    inside = _cut([*waits, *ran], time.start, time.start + time.wall)
+    begin, end = time.start, time.start + time.wall
+    # The clocks of host and card are set beside each other to some microseconds: work belongs to
+    # the pass that has its middle, and is cut; what travels may belong to two.
+    own = [
+        span for span in ran if span.lane not in names or begin <= (span.start + span.end) / 2 < end
+    ]
+    inside = _cut([*waits, *own], begin, end)
     inside.sort(key=lambda span: span.start)
     return RecordedPass(device, time, tuple(inside), names, device.driver.sim is not None)
 
