@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include "counted_locks.h"
 #include "share/launch_gate.h"
 #include "testing.h"
 
@@ -122,23 +123,8 @@ TEST(memory_that_came_since_is_not_forgotten) {
     CHECK_EQUAL(LaunchGate::unbacked(), 0U);
 }
 
+// Nothing is counted under sanitizers: counted_locks.h.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-// Sanitizers have a function of their own in front of the one that is counted here.
-#include <dlfcn.h>
-#include <pthread.h>
-
-namespace {
-
-thread_local int locks = 0;
-
-}  // namespace
-
-extern "C" [[gnu::visibility("default")]] int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
-    static auto* const next = decltype(&pthread_mutex_lock)(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
-    ++locks;
-    return next(mutex);
-}
-
 TEST(an_open_gate_is_passed_without_a_lock) {
     pass([] {});
     locks = 0;

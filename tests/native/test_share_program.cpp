@@ -17,6 +17,7 @@
 #include <string>
 #include <thread>
 
+#include "counted_locks.h"
 #include "gate/slots.h"
 #include "gpu.h"
 #include "share/hooks.h"
@@ -361,20 +362,8 @@ TEST(managed_memory_above_the_limit_counts_as_all_that_there_is) {
     shared.set_limit(0);
 }
 
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 // Sanitizers have functions of their own in front of those that are replaced here and below.
-namespace {
-
-thread_local int locks = 0;
-
-}  // namespace
-
-extern "C" [[gnu::visibility("default")]] int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
-    static auto* const next = decltype(&pthread_mutex_lock)(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
-    ++locks;
-    return next(mutex);
-}
-
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 extern "C" const gate::AddedHooks* vramkitShareStart(const gate::Beneath& beneath);
 
 // What a program calls, with all that stands before the driver: windows end within these launches.

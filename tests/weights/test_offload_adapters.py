@@ -15,6 +15,7 @@ import pytest
 from vramkit.weights.model import analyse
 from vramkit.weights.unstreamed import Unstreamed
 
+from .adapters import adapt, remove
 from .models import example, stack, torch
 from .offloads import assert_same, picture, small
 
@@ -25,30 +26,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.sim_only, pytest.mark.usefixtures("simulated")]
 
 ELSEWHERE = torch.device("meta")
-
-
-class Adapted(torch.nn.Module):  # type: ignore[misc,name-defined]
-    """As peft wraps a layer: it becomes a child, beside two new factors."""
-
-    def __init__(self, layer: Any, device: Any) -> None:
-        super().__init__()
-        self.base_layer = layer
-        self.lora_A = torch.nn.Linear(layer.in_features, 4, bias=False, device=device)
-        self.lora_B = torch.nn.Linear(4, layer.out_features, bias=False, device=device)
-
-    def forward(self, x: Any) -> Any:
-        return self.base_layer(x) + self.lora_B(self.lora_A(x))
-
-
-def adapt(model: Any, device: Any) -> None:
-    torch.manual_seed(1)
-    for layer in model.model.layers:
-        layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj, device)
-
-
-def remove(model: Any) -> None:
-    for layer in model.model.layers:
-        layer.self_attn.q_proj = layer.self_attn.q_proj.base_layer
 
 
 @pytest.mark.parametrize("call", ["model", "forward"])

@@ -13,6 +13,7 @@ import pytest
 from vramkit import offload
 from vramkit.driver import Driver
 
+from .adapters import adapt
 from .models import FAMILIES, MIXTURES, example, mixture, torch
 
 MIB = 1 << 20
@@ -175,32 +176,13 @@ def test_gradients_of_adapters(driver: Driver, packing: str) -> None:
     )
 
 
-class Adapted(torch.nn.Module):  # type: ignore[misc,name-defined]
-    """As peft wraps a layer: new factors are where its weight is."""
-
-    def __init__(self, layer: Any, device: Any) -> None:
-        super().__init__()
-        device = layer.weight.device if device is None else device
-        self.base_layer = layer
-        self.lora_A = torch.nn.Linear(layer.in_features, 4, bias=False, device=device)
-        self.lora_B = torch.nn.Linear(4, layer.out_features, bias=False, device=device)
-
-    def forward(self, x: Any) -> Any:
-        return self.base_layer(x) + self.lora_B(self.lora_A(x))
-
-
-def adapt(model: Any, device: Any) -> None:
-    for layer in model.model.layers:
-        layer.self_attn.q_proj = Adapted(layer.self_attn.q_proj, device)
-
-
 def test_adapters_that_are_added_while_the_model_is_offloaded(driver: Driver) -> None:
     model, inputs, _ = example("llama")
     given = on_card(inputs)
     with torch.no_grad(), offload(model, "3MiB", keep_below=4096, ring=2 * MIB) as o:
         assert not any(o.manager.layout.resident)
         model(**given)
-        adapt(model, None)
+        adapt(model)
         added = [tensor for name, tensor in model.named_parameters() if "lora_" in name]
         assert {tensor.device.type for tensor in added} == {"cpu"}
         for called in (model, model.forward):
