@@ -79,7 +79,10 @@ TEST(threads_that_come_and_go_pass_one_after_the_other) {
         while (!ends.load()) {
             CHECK(gate().close(kPatience));
             ++inside;
+            const int before = passed.load();
             gate().open();
+            // Closed again at once, it could keep those who wait from seeing it open, for ever.
+            while (!ends.load() && passed.load() == before) std::this_thread::yield();
         }
     });
     for (int turn = 0; turn < testing::rounds(100, 3000); ++turn) {
